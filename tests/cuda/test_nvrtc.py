@@ -4,22 +4,18 @@ One specialisation of each: for three architectures if the kernel takes most of 
 """
 
 import hashlib
-from collections import defaultdict
 
 import pytest
 
 from splat_py.gpu.emission import emit
 from tests.cuda.nvrtc import ARCHITECTURES, NvidiaError, assemble, compile_ptx, skip_without_compilers, version
-from tests.emulation.kernels import Specialisation, shipped
+from tests.emulation.kernels import by_kernel
 from tests.emulation.programs import Programs
 
 HEAVY = {"rasterizeForward", "rasterizeBackward", "projectForward", "projectBackward", "shadeForward", "shadeBackward"}
 HEAVY |= {"volumeForward", "volumeBackward"}
 # All kernels that ship, except those of CPU drivers.
-BY_KERNEL: dict[tuple[str, str], list[Specialisation]] = defaultdict(list)
-for _specialisation in shipped():
-    if not _specialisation.module.startswith("cpu/"):
-        BY_KERNEL[_specialisation.module, _specialisation.entry].append(_specialisation)
+BY_KERNEL = {kernel: found for kernel, found in by_kernel().items() if not kernel[0].startswith("cpu/")}
 # Without a mask of the participating lanes, Slang votes after every branch: most of a loop. `parallel/wave.slang` passes the
 # mask, and a few votes are still needed.
 MOST_VOTES = 20

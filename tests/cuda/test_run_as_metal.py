@@ -26,12 +26,12 @@ CAPTURE = training.CAPTURE
 WAYS = [way for way in pictures.WAYS if not way.startswith("cpu")]
 
 SPLATS = [
-    *(named(splats.test_rasterization, "GPU", 3, 16, accumulation, False) for accumulation in ACCUMULATIONS),
-    named(splats.test_rasterization, "GPU", 4, 16, "PerGroup", True),
+    *(named(splats.test_rasterization, "GPU", 3, 16, accumulation, False, "native", "32") for accumulation in ACCUMULATIONS),
+    named(splats.test_rasterization, "GPU", 4, 16, "PerGroup", True, "native", "32"),
     # Half a warp, and a quarter of one.
-    named(splats.test_rasterization, "GPU", 1, 4, "PerWave", False),
-    named(splats.test_rasterization, "software", 3, 8, "PerWave", True),
-    *(named(splats.test_without_atomic_floats, _GPU_TUNING, accumulation) for accumulation in ("PerWave", "PerGroup")),
+    named(splats.test_rasterization, "GPU", 1, 4, "PerWave", False, "native", "32"),
+    named(splats.test_rasterization, "software", 3, 8, "PerWave", True, "native", "32"),
+    *(named(splats.test_rasterization, "GPU", 3, 16, way, False, "CAS", "32") for way in ("PerWave", "PerGroup")),
     named(splats.test_lists_in_segments, _GPU_TUNING, "PerWave"),
     named(splats.test_the_longest_list, 16, True),
     named(splats.test_harmonics_as_halves, 2, 16, True),
@@ -39,8 +39,8 @@ SPLATS = [
     named(splats.test_projection_and_harmonics, 3, True, "antialiased", "PerGroup"),
     named(splats.test_cameras_and_covariances, False, "fisheye", True, True),
     named(splats.test_cameras_and_covariances, True, "pinhole", False, True),
-    named(splats.test_surfels, None, True),
-    named(splats.test_gaussians_along_rays, False),
+    named(splats.test_along_rays, "surfels", True),
+    *(named(splats.test_along_rays, way, False) for way in ("Gaussians", "Gaussians alone")),
 ]
 REST = [
     *(named(rest.test_radix_sort, tuning, 5000) for tuning in TUNINGS.values()),

@@ -5,6 +5,7 @@ more: there are twice as many, and a mistake shows at one value, or at two toget
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import combinations, product
@@ -142,6 +143,7 @@ SCENE = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
 CAMERAS = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), 8, 8)
 PACKED = SplatIds.empty(DEVICE, 8, 1)
 RAYS, IMAGE = Rays(empty((8, 3)), empty((8, 3))), RayImage(empty((8, 3)), empty(8), empty(8))
+V_SPLATS = StridedRows(empty((8, 15)), 15)
 MARCH = March(Box.of([[0, 0, 0], [1, 1, 1]]), 4.0)
 
 
@@ -190,6 +192,14 @@ def shipped() -> list[Specialisation]:
         if (module, entry) not in recorded:
             dispatches.dispatch(module, entry)
     return list(dispatches.found)
+
+
+def by_kernel() -> dict[tuple[str, str], list[Specialisation]]:
+    """What ships, by module and entry point."""
+    found = defaultdict(list)
+    for specialisation in shipped():
+        found[specialisation.module, specialisation.entry].append(specialisation)
+    return dict(found)
 
 
 # Gradients of volumes: number of persistent workgroups on a CPU driver, 0 elsewhere; True with float atomics.
@@ -309,45 +319,62 @@ def _record_rasterization(
     work.record_backward(recorder, image.colors, image.alphas, empty((1, 8, options.gradient_row_length(channels))))
 
 
+def _record_projection(
+    recorder: Recorder, gaussians: GaussianArrays, cameras: Cameras, options: Options, ids: SplatIds = DENSE
+) -> None:
+    """Record both passes of a projection, and the packing of its splats."""
+    splats = Splats.empty(DEVICE, 8, options=options, ids=ids)
+    projection = Projection(gaussians, cameras, splats, options)
+    if ids.packed:
+        visible, dense = PrefixSum(DEVICE, 8), replace(projection, splats=Splats.empty(DEVICE, 8))
+        dense.record_visible(recorder, visible)
+        dense.record_packing(recorder, visible, PACKED)
+    projection.record(recorder)
+    v_depths, v_cameras = StridedRows(splats.depths, 1), empty((1, cameras.row_length))
+    projection.record_backward(recorder, V_SPLATS, v_depths, gaussians, v_cameras)
+
+
+def _record_shading(
+    recorder: Recorder,
+    color: ColorModel,
+    options: Options,
+    ids: SplatIds = DENSE,
+    *,
+    features: FeatureArrays | None = None,
+    v_features: FeatureArrays | None = None,
+    weights: Array | None = None,
+    adds_to_means: Iterable[bool] = (False,),
+) -> None:
+    """Record both passes of a shading, by default with as many features as the model needs, and gradients like them."""
+    features = features or FeatureArrays.of(empty((8, color.features)), color.features)
+    radii, colors = empty((8, 2), np.int32), empty((8, 3))
+    shading = Shading(SCENE.means, features, CAMERAS, radii, colors, color, options, ids, weights)
+    shading.record(recorder)
+    for add in adds_to_means:
+        v_arrays = SCENE.means, v_features or features, empty((1, CAMERA_ROW))
+        shading.record_backward(recorder, V_SPLATS, *v_arrays, add, v_weights=weights)
+
+
 def _record_packed(recorder: Recorder) -> None:
     """Packed splats, and the other kinds of cameras, covariances and limits of α."""
-    sh, v_colors = FeatureArrays.of(empty((8, 25, 3)), 75), StridedRows(empty((1, 8, 9)), 9)
     for (model, with_covars, is_packed), camera_gradient in product(
         # The most common render is one of them.
         (("Pinhole", False, True), *before(MODELS), *before(("OpenCVPinhole", "bent Fisheye"))),
         (False, True),
     ):
         covars, ids = empty((8, 6)) if with_covars else None, PACKED if is_packed else DENSE
-        lenses = None if model in MODELS else empty((1, LENS))
-        cameras = replace(CAMERAS, lenses=lenses)
-        model = model.removeprefix("bent ")
-        v_cameras = empty((1, CAMERA_ROW if lenses is None else CAMERA_ROW + LENS))
-        options = Options(16, camera_model=model, camera_gradient=camera_gradient)
-        splats = Splats.empty(DEVICE, 8, ids=ids)
-        projection = Projection(replace(SCENE, covars=covars), cameras, splats, options)
-        if is_packed:
-            visible, dense = PrefixSum(DEVICE, 8), replace(projection, splats=Splats.empty(DEVICE, 8))
-            dense.record_visible(recorder, visible)
-            dense.record_packing(recorder, visible, PACKED)
-        projection.record(recorder)
-        projection.record_backward(recorder, v_colors, splats.depths, projection.gaussians, v_cameras)
-    v_cameras = empty((1, CAMERA_ROW))
+        cameras = replace(CAMERAS, lenses=None if model in MODELS else empty((1, LENS)))
+        options = Options(16, camera_model=model.removeprefix("bent "), camera_gradient=camera_gradient)
+        _record_projection(recorder, replace(SCENE, covars=covars), cameras, options, ids)
+    sh = FeatureArrays.of(empty((8, 25, 3)), 75)
     for degree, as_color, ids, camera_gradient in product((1, 4), (False, True), (DENSE, PACKED), (False, True)):
         options = Options(16, camera_gradient=camera_gradient)
-        radii, colors = empty((8, 2), np.int32), empty((8, 3))
-        color = harmonics(degree, as_color)
-        shading = Shading(SCENE.means, sh, CAMERAS, radii, colors, color, options, ids)
-        shading.record(recorder)
-        shading.record_backward(recorder, v_colors, SCENE.means, sh, v_cameras)
+        _record_shading(recorder, harmonics(degree, as_color), options, ids, features=sh)
     # Halves: an even number of them, and an odd one, some of them unused.
     for degree, stored, ids in ((1, 4, DENSE), (2, 25, PACKED)):
-        options, words = Options(16), empty(8 * stored * 3 // 2)
-        radii, colors, color = empty((8, 2), np.int32), empty((8, 3)), harmonics(degree)
-        halves = FeatureArrays.of(words, stored * 3, halves=True)
-        shading = Shading(SCENE.means, halves, CAMERAS, radii, colors, color, options, ids)
-        shading.record(recorder)
-        v_halves = FeatureArrays.of(empty((8, -(-stored * 3 // 2))), stored * 3, halves=True)
-        shading.record_backward(recorder, v_colors, SCENE.means, v_halves, v_cameras)
+        shapes = (8 * stored * 3 // 2, (8, -(-stored * 3 // 2)))
+        halves, v_halves = (FeatureArrays.of(empty(shape), stored * 3, halves=True) for shape in shapes)
+        _record_shading(recorder, harmonics(degree), Options(16), ids, features=halves, v_features=v_halves)
     weights = empty(network_weights(5, 3))
     for color, accumulation, ids, camera_gradient in product(
         (ColorModel("SphericalGaussians", 15), ColorModel("ColorNetwork", 5, weights.size)),
@@ -359,23 +386,13 @@ def _record_packed(recorder: Recorder) -> None:
         if accumulation != "PerWave" and (color.weights == 0 or ids.packed or camera_gradient):
             continue
         options = Options(16, camera_gradient=camera_gradient, accumulation=accumulation)
-        radii = empty((8, 2), np.int32)
-        features = FeatureArrays.of(empty((8, color.features)), color.features)
-        shared = weights if color.weights else None
-        shading = Shading(SCENE.means, features, CAMERAS, radii, empty((8, 3)), color, options, ids, shared)
-        shading.record(recorder)
-        shading.record_backward(recorder, v_colors, SCENE.means, features, v_cameras, v_weights=shared)
+        _record_shading(recorder, color, options, ids, weights=weights if color.weights else None)
     for tile_size in TILE_SIZES:
         options = Options(tile_size, stop="SceneStop99")
         _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=PACKED)
     for falloff, ids in product(("GeneralizedExponential", "BetaKernel"), (DENSE, PACKED)):
         options = Options(16, falloff=falloff, extras=1)
-        splats = Splats.empty(DEVICE, 8, ids=ids)
-        projection = Projection(replace(SCENE, extras=empty((8, 1))), CAMERAS, splats, options)
-        if not ids.packed:
-            projection.record_visible(recorder, PrefixSum(DEVICE, 8))
-        projection.record(recorder)
-        projection.record_backward(recorder, v_colors, splats.depths, SCENE, v_cameras)
+        _record_projection(recorder, replace(SCENE, extras=empty((8, 1))), CAMERAS, options, ids)
         _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=ids)
 
 
@@ -384,13 +401,7 @@ def _record_along_rays(recorder: Recorder) -> None:
     of_cameras = ((False, True), (True, True), (True, False))
     for primitive, ids, (camera_gradient, native) in product(("Surfel", "RayGaussian"), (DENSE, PACKED), of_cameras):
         options = Options(16, camera_gradient=camera_gradient, native_atomics=native, primitive=primitive)
-        splats = Splats.empty(DEVICE, 8, options=options, ids=ids)
-        projection = Projection(SCENE, CAMERAS, splats, options)
-        if not ids.packed:
-            projection.record_visible(recorder, PrefixSum(DEVICE, 8))
-        projection.record(recorder)
-        v_splats = StridedRows(empty((8, 15)), 15)
-        projection.record_backward(recorder, v_splats, StridedRows(splats.depths, 1), SCENE, empty((1, CAMERA_ROW)))
+        _record_projection(recorder, SCENE, CAMERAS, options, ids)
     # Three channels are normals; with distortion, two more are depth and distortion.
     for channels, distortion, segments, ids in ((6, False, 1, DENSE), (8, True, 1, PACKED), (8, True, 2, DENSE)):
         tuning = replace(_GPU_TUNING, segment=8) if segments > 1 else _GPU_TUNING
@@ -404,29 +415,19 @@ def _record_cameras(recorder: Recorder) -> None:
     """Sigma points and rolling shutters."""
     shutter = "ROLLING_TOP_TO_BOTTOM"
     options = Options(16, camera_gradient=True)
-    for projection, covars, with_lens, ids in (
-        (replace(options, camera_model="Equirectangular", with_ut=True), False, False, DENSE),
-        (replace(options, shutter=shutter, antialiased=True), False, False, PACKED),
-        (replace(options, camera_model="OpenCVPinhole", shutter=shutter), True, True, DENSE),
-        (replace(options, shutter=shutter, with_ut=True), False, False, PACKED),
+    for projection, covars, lenses, ids in (
+        (replace(options, camera_model="Equirectangular", with_ut=True), None, None, DENSE),
+        (replace(options, shutter=shutter, antialiased=True), None, None, PACKED),
+        (replace(options, camera_model="OpenCVPinhole", shutter=shutter), empty((8, 6)), empty((1, LENS)), DENSE),
+        (replace(options, shutter=shutter, with_ut=True), None, None, PACKED),
     ):
         poses = empty((1, 4, 4) if projection.shutter is None else (1, 2, 4, 4))
-        cameras = Cameras(
-            poses, empty((1, 3, 3)), 8, 8, lenses=empty((1, LENS)) if with_lens else None, shutter=projection.shutter
-        )
-        splats = Splats.empty(DEVICE, 8, ids=ids)
-        work = Projection(replace(SCENE, covars=empty((8, 6)) if covars else None), cameras, splats, projection)
-        if ids.packed:
-            replace(work, splats=Splats.empty(DEVICE, 8)).record_visible(recorder, PrefixSum(DEVICE, 8))
-        work.record(recorder)
-        v_splats = StridedRows(empty((8, 9)), 9)
-        work.record_backward(recorder, v_splats, StridedRows(splats.depths, 1), work.gaussians, empty((1, cameras.row_length)))
+        cameras = Cameras(poses, empty((1, 3, 3)), 8, 8, lenses=lenses, shutter=projection.shutter)
+        _record_projection(recorder, replace(SCENE, covars=covars), cameras, projection, ids)
 
 
 def _record_gaussians(recorder: Recorder) -> None:
-    splats = Splats.empty(DEVICE, 1, 8)
-    v_cameras = empty((1, CAMERA_ROW))
-    sh, v_rows = FeatureArrays.of(empty((8, 16, 3)), 48), StridedRows(empty((1, 8, 9)), 9)
+    sh = FeatureArrays.of(empty((8, 16, 3)), 48)
     for (degree, stored, mode, accumulation), camera_gradient in product(GAUSSIANS, (False, True)):
         options = Options(
             16,
@@ -436,10 +437,5 @@ def _record_gaussians(recorder: Recorder) -> None:
             accumulation=accumulation,
             native_atomics=degree < 3 or accumulation == "PerIntersection",
         )
-        projection = Projection(SCENE, CAMERAS, splats, options)
-        projection.record(recorder)
-        projection.record_backward(recorder, v_rows, splats.depths, SCENE, v_cameras)
-        shading = Shading(SCENE.means, sh, CAMERAS, splats.radii, empty((1, 8, 3)), harmonics(degree), options)
-        shading.record(recorder)
-        for add_to_means in (False, True):
-            shading.record_backward(recorder, v_rows, SCENE.means, sh, v_cameras, add_to_means)
+        _record_projection(recorder, SCENE, CAMERAS, options)
+        _record_shading(recorder, harmonics(degree), options, features=sh, adds_to_means=(False, True))

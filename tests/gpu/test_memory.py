@@ -61,17 +61,6 @@ def test_buffers_kept_for_reuse_make_way_for_others() -> None:
     assert memory.live_bytes == second.nbytes
 
 
-def test_buffers_go_back_to_the_pool() -> None:
-    memory = get_device().memory
-    gc.collect()
-    before = memory.live_bytes
-    array = memory.empty((1000, 3))
-    assert memory.live_bytes > before
-    del array
-    gc.collect()
-    assert memory.live_bytes == before
-
-
 def test_a_tensor_keeps_its_memory() -> None:
     memory = get_device().memory
     tensor = memory.array(np.arange(50_000, dtype=np.float32)).tensor()

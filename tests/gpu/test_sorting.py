@@ -19,18 +19,17 @@ TUNINGS = {"5-bit digits": _GPU_TUNING, "8-bit digits": _SOFTWARE_TUNING}
 SIZES = [0, 1, 255, 256, 257, 4095, 4096, 4097, 8191, 8192, 8193, 65537]
 
 
-def tuned(tuning: Tuning) -> Device:
-    return cast(Device, SimpleNamespace(memory=get_device().memory, tuning=tuning))
-
-
-def prefix_sum(values: Uints) -> tuple[Uints, int]:
+def check_prefix_sum(values: Uints) -> None:
+    """Offsets and total are exact up to the largest number, at which sums stay: they never decrease, and never look small."""
     device = get_device()
     scan = PrefixSum(device, len(values))
     scan.offsets.write(np.full(len(values) + 1, 0xDEAD, np.uint32))
     recorder = device.record()
     scan.record(recorder, device.memory.array(values))
     recorder.submit()
-    return scan.offsets.numpy().copy(), int(scan.total.numpy()[0])
+    offsets, exact = scan.offsets.numpy(), np.concatenate([[0], np.cumsum(values, dtype=np.uint64)])
+    np.testing.assert_array_equal(offsets, np.minimum(exact, 0xFFFF_FFFF))
+    assert scan.total.numpy()[0] == offsets[-1]
 
 
 @pytest.mark.parametrize(
@@ -42,62 +41,52 @@ def prefix_sum(values: Uints) -> tuple[Uints, int]:
     ],
 )
 def test_prefix_sum(size: int) -> None:
-    values = np.random.default_rng(size).integers(0, 1000, size, dtype=np.uint32)
-    offsets, total = prefix_sum(values)
-    np.testing.assert_array_equal(offsets, np.concatenate([[0], np.cumsum(values)]))
-    assert total == values.sum()
+    check_prefix_sum(np.random.default_rng(size).integers(0, 1000, size, dtype=np.uint32))
 
 
-def test_prefix_sum_of_zeros_and_of_one_large_value() -> None:
-    values = np.zeros(5000, np.uint32)
-    assert prefix_sum(values)[1] == 0
-    values[4321] = 0xFFFF_FFFF
-    offsets, total = prefix_sum(values)
-    assert total == 0xFFFF_FFFF and not offsets[:4322].any() and (offsets[4322:] == total).all()
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.zeros(5000, np.uint32),
+        np.where(np.arange(5000) == 4321, np.uint32(0xFFFF_FFFF), np.uint32(0)),
+        # 2³² - 1 is the largest number, and a total of one more is reported as that, too.
+        *(np.append(np.full(65535, 65536), last).astype(np.uint32) for last in (65535, 65536)),
+    ],
+    ids=["zeros", "one large value", "total of 32 bits", "one more"],
+)
+def test_prefix_sum_of_special_values(values: Uints) -> None:
+    check_prefix_sum(values)
 
 
 @pytest.mark.parametrize("size", [2, 9, 3000, 20_000, 1_000_000])
 def test_totals_beyond_32_bits_stay_at_the_largest_number(size: int) -> None:
-    """Sums within a thread, within a workgroup and between workgroups saturate: they never decrease, and never look small."""
+    """Sums within a thread, within a workgroup and between workgroups saturate."""
     rng = np.random.default_rng(size)
     for least in (0, 0xF000_0000):
-        values = rng.integers(least, 1 << 32, size, dtype=np.uint32)
-        offsets, total = prefix_sum(values)
-        exact = np.concatenate([[0], np.cumsum(values, dtype=np.uint64)])
-        np.testing.assert_array_equal(offsets, np.minimum(exact, 0xFFFF_FFFF))
-        assert total == min(int(exact[-1]), 0xFFFF_FFFF)
+        check_prefix_sum(rng.integers(least, 1 << 32, size, dtype=np.uint32))
 
 
-@pytest.mark.parametrize("extra", [0, 1])
-def test_a_total_of_exactly_32_bits(extra: int) -> None:
-    """2³² - 1 is the largest number, and a total of one more is reported as that, too."""
-    values = np.full(65536, 65536, np.uint32)
-    values[-1] = 65535 + extra
-    offsets, total = prefix_sum(values)
-    assert total == offsets[-1] == 0xFFFF_FFFF and offsets[-2] == 65535 * 65536
+def check(keys: Uints, tuning: Tuning, *, bits: int = 32, capacity: int | None = None, behind: int = 0) -> None:
+    """The order is that of a stable sort by the lowest `bits`.
 
-
-def radix_sort(keys: Uints, tuning: Tuning, *, bits: int = 32, capacity: int | None = None) -> tuple[Uints, Uints]:
-    """Sorted keys and their former places; the arrays have room for `capacity` pairs."""
-    device = get_device()
-    room = len(keys) if capacity is None else capacity
-    rest = np.full(room - len(keys), 0xFFFF_FFFF, np.uint32)
-    keys_array = device.memory.array(np.concatenate([keys, rest]))
-    values_array = device.memory.array(np.arange(room, dtype=np.uint32))
-    count = device.memory.array(np.array([len(keys)], np.uint32))
-    sort = RadixSort(tuned(tuning), room)
+    Args:
+        capacity: pairs for which the sort has room, of which only the device knows the count; as many as keys by default.
+        behind: the arrays have so many pairs more, which do not change, although they belong to the count.
+    """
+    device, capacity = get_device(), len(keys) if capacity is None else capacity
+    # Zeros would come first if they took part.
+    everything = np.pad(keys, (0, capacity + behind - len(keys)))
+    keys_array = device.memory.array(everything)
+    values_array = device.memory.array(np.arange(len(everything), dtype=np.uint32))
+    count = device.memory.array(np.array([len(keys) + behind], np.uint32))
+    sort = RadixSort(cast(Device, SimpleNamespace(memory=device.memory, tuning=tuning)), capacity)
     recorder = device.record()
     sorted_keys, sorted_values = sort.record(recorder, keys_array, values_array, count, bits)
     recorder.submit()
-    return sorted_keys.numpy()[: len(keys)].copy(), sorted_values.numpy()[: len(keys)].copy()
-
-
-def check(keys: Uints, tuning: Tuning, *, bits: int = 32, capacity: int | None = None) -> None:
-    """The order is that of a stable sort by the lowest `bits`."""
     places = np.argsort(keys & np.uint32((1 << bits) - 1), kind="stable")
-    sorted_keys, sorted_values = radix_sort(keys, tuning, bits=bits, capacity=capacity)
-    np.testing.assert_array_equal(sorted_values, places)
-    np.testing.assert_array_equal(sorted_keys, keys[places])
+    np.testing.assert_array_equal(sorted_values.numpy()[: len(keys)], places)
+    np.testing.assert_array_equal(sorted_keys.numpy()[: len(keys)], keys[places])
+    np.testing.assert_array_equal(keys_array.numpy()[capacity:], everything[capacity:])
 
 
 @pytest.fixture(params=TUNINGS.values(), ids=TUNINGS)
@@ -134,16 +123,4 @@ def test_equal_and_ordered_keys(kind: str, tuning: Tuning) -> None:
 
 def test_more_pairs_than_room(tuning: Tuning) -> None:
     """A count beyond the capacity sorts the pairs that fit and touches nothing behind them."""
-    device = get_device()
-    room, behind = 5000, 3000
-    keys = np.random.default_rng(3).integers(0, 1 << 32, room + behind, dtype=np.uint32)
-    arrays = [device.memory.array(x) for x in (keys, np.arange(room + behind, dtype=np.uint32))]
-    count = device.memory.array(np.array([room + behind], np.uint32))
-    sort = RadixSort(tuned(tuning), room)
-    recorder = device.record()
-    sorted_keys, sorted_values = sort.record(recorder, arrays[0], arrays[1], count, 32)
-    recorder.submit()
-    places = np.argsort(keys[:room], kind="stable")
-    np.testing.assert_array_equal(sorted_values.numpy()[:room], places)
-    np.testing.assert_array_equal(sorted_keys.numpy()[:room], keys[places])
-    np.testing.assert_array_equal(arrays[0].numpy()[room:], keys[room:])
+    check(np.random.default_rng(3).integers(0, 1 << 32, 5000, dtype=np.uint32), tuning, behind=3000)

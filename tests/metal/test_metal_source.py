@@ -4,7 +4,6 @@ This does not check how SlangPy binds arguments on a Mac, Apple's own compiler, 
 """
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -13,7 +12,7 @@ import pytest
 from splat_py.gpu.emission import CompilerError, emit
 from splat_py.gpu.metal_parameters import MetalParameters
 from splat_py.gpu.sources import mentioned
-from tests.emulation.kernels import Specialisation, declared, shipped
+from tests.emulation.kernels import Specialisation, by_kernel, declared
 from tests.emulation.programs import Programs
 from tests.metal.checker import threadgroup_bytes, type_check
 
@@ -21,9 +20,7 @@ MOST_THREADGROUP_BYTES = 32 * 1024
 # Buffers that a Metal function accepts, the uniform block among them.
 MOST_BUFFERS = 31
 
-BY_KERNEL: dict[tuple[str, str], list[Specialisation]] = defaultdict(list)
-for _specialisation in shipped():
-    BY_KERNEL[_specialisation.module, _specialisation.entry].append(_specialisation)
+BY_KERNEL = by_kernel()
 
 
 @pytest.fixture(scope="session")

@@ -40,12 +40,11 @@ from tests.volume import own_fields
 from tests.volume import test_fit as volume_fits
 from tests.volume import test_hash_and_own_march as other_marches
 from tests.volume import test_march as marches
-from tests.volume import test_rays as ray_gradients
 
 
 def portable_of(count: int) -> Any:
     check = portables.test_forward_and_backward_are_those_of_the_expression
-    return named(check, portable.splat_slang, torch.float32, 1e-5, count)
+    return named(check, portable.splat_slang, torch.float32, 1e-5, count, 4, portables.WIDTH, portables.HEIGHT)
 
 
 AS_ON_VULKAN = [
@@ -83,18 +82,12 @@ def test_as_on_vulkan(check: Callable[[], None], metal: MetalOnCpu) -> None:
 @pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
 def test_radix_sort(tuning: Tuning, size: int, metal: MetalOnCpu) -> None:
     keys = np.random.default_rng(size).integers(0, 1 << 32, size, dtype=np.uint32)
-    every_order(metal, lambda: test_sorting.check(keys, tuning))
+    every_order(metal, lambda: test_sorting.check(keys, tuning), SCHEDULES + (OTHER_WIDTHS if size == 5000 else []))
     every_order(metal, lambda: test_sorting.check(keys, tuning, capacity=size + 3001))
 
 
 def test_losses_in_bands(metal: MetalOnCpu) -> None:
     test_loss.test_bands_change_nothing(41)
-
-
-@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
-def test_sorting_in_other_widths(tuning: Tuning, metal: MetalOnCpu) -> None:
-    keys = np.random.default_rng(0).integers(0, 1 << 32, 5000, dtype=np.uint32)
-    every_order(metal, lambda: test_sorting.check(keys, tuning), OTHER_WIDTHS)
 
 
 # --- training ---
@@ -233,7 +226,7 @@ def test_volumes(
     for schedule, inside in zip(persistent_groups(groups, metal, monkeypatch), (False, True, False), strict=True):
         metal.schedule = schedule
         rays = marches.random_rays(24, inside)
-        marches.assert_like_reference(field, rays, steps_per_unit=9, seed=seed_of(jitter), skip_empty=skip_empty)
+        marches.assert_like_reference(field, rays, seed=seed_of(jitter), skip_empty=skip_empty)
 
 
 @pytest.mark.parametrize(("coefficients", "jitter", "skip_empty"), MARCHED)
@@ -251,13 +244,17 @@ def test_gradients_of_rays_through_a_volume(
 ) -> None:
     schedules = cycle(persistent_groups(groups, metal, monkeypatch))
     for metal.schedule, (jitter, skip_empty) in zip(schedules, MARCHES[coefficients], strict=False):
-        ray_gradients.assert_like_reference(coefficients, skip_empty, seed_of(jitter), 12, skip_empty=skip_empty)
+        how = {"seed": seed_of(jitter), "skip_empty": skip_empty}
+        marches.assert_like_reference(
+            marches.random_field(coefficients), marches.random_rays(12, inside=skip_empty), of_rays=True, **how
+        )
 
 
 def check_march(field: str, inside: bool) -> None:
     """March and replay, in contracted space with gradients of rays."""
     if field == "contracted":
-        ray_gradients.assert_like_reference(1, inside, 7, 12, contracted=True)
+        contracted = marches.random_field(1, contracted=True)
+        marches.assert_like_reference(contracted, marches.random_rays(12, inside), seed=7, of_rays=True)
     elif field == "hash":
         other_marches.assert_like_reference(other_marches.hash_grid(), 16, inside, 7, skip_empty=False)
     else:
@@ -288,7 +285,7 @@ def test_training_of_volumes_without_float_atomics(
 @pytest.mark.parametrize("groups", [0, 2])
 def test_volumes_of_halves(groups: int, coefficients: int, metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> None:
     metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
-    marches.assert_like_reference(marches.random_field(coefficients), marches.random_rays(24), steps_per_unit=9, halves=True)
+    marches.assert_like_reference(marches.random_field(coefficients), marches.random_rays(24), halves=True)
 
 
 def test_hash_grids_of_halves(metal: MetalOnCpu) -> None:
@@ -304,7 +301,7 @@ def test_other_fields_without_float_atomics(native: Device, metal: MetalOnCpu) -
 
 def test_volumes_in_other_widths(metal: MetalOnCpu) -> None:
     field, rays = marches.random_field(4), marches.random_rays(24)
-    every_order(metal, lambda: marches.assert_like_reference(field, rays, steps_per_unit=9, seed=7), OTHER_WIDTHS)
+    every_order(metal, lambda: marches.assert_like_reference(field, rays, seed=7), OTHER_WIDTHS)
 
 
 def errors_of_steps(config: VolumeConfig, device: Device, **how: Any) -> list[float]:

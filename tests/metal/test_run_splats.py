@@ -23,6 +23,7 @@ from splat_py.render.shade import FeatureArrays, Shading, harmonics, shade
 from splat_py.render.splats import ProjectedSplats, SplatIds, StridedRows
 from splat_py.render.tiles import bin_tiles
 from tests.emulation.kernels import ACCUMULATIONS, GAUSSIANS, RASTERIZATIONS, TILE_SIZES, before
+from tests.emulation.program import Schedule
 from tests.emulation.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, accumulate, every_order, named
 from tests.metal.device import MetalOnCpu
 from tests.reference import Scene
@@ -64,21 +65,23 @@ def check_case(
     every_order(metal, check, schedules)
 
 
-@pytest.mark.parametrize(("tuning", "channels", "tile_size", "accumulation", "absgrad"), RASTERIZATIONS)
-def test_rasterization(tuning: str, channels: int, tile_size: int, accumulation: str, absgrad: bool, metal: MetalOnCpu) -> None:
+@pytest.mark.parametrize(
+    ("tuning", "channels", "tile_size", "accumulation", "absgrad", "native", "widths"),
+    [
+        *((*how, "native", "32") for how in RASTERIZATIONS),
+        *((tuning, 3, 16, accumulation, False, "CAS", "32") for tuning, accumulation in product(TUNINGS, ACCUMULATIONS)),
+        # A tile of 4×4 is smaller than one SIMD group, one of 16×16 has several.
+        ("GPU", 3, 4, "PerWave", True, "native", "others"),
+        *((tuning, 3, 16, accumulation, True, "native", "others") for tuning, accumulation in product(TUNINGS, ACCUMULATIONS)),
+    ],
+)
+def test_rasterization(
+    tuning: str, channels: int, tile_size: int, accumulation: str, absgrad: bool, native: str, widths: str, metal: MetalOnCpu
+) -> None:
     metal.tuning = TUNINGS[tuning]
-    accumulate(metal, accumulation)
-
-    check_case(metal, channels, scene_over_tiles, channels, tile_size, absgrad=absgrad)
-
-
-@pytest.mark.parametrize("accumulation", ACCUMULATIONS)
-@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
-def test_without_atomic_floats(tuning: Tuning, accumulation: str, metal: MetalOnCpu) -> None:
-    metal.tuning = tuning
-    accumulate(metal, accumulation, native=False)
-
-    check_case(metal, 1, scene_over_tiles, 3, 16)
+    accumulate(metal, accumulation, native == "native")
+    schedules = SCHEDULES if widths == "32" else OTHER_WIDTHS
+    check_case(metal, channels, scene_over_tiles, channels, tile_size, absgrad=absgrad, schedules=schedules)
 
 
 def in_few_tiles(rng: np.random.Generator, count: int, channels: int = 3) -> Scene:
@@ -261,17 +264,6 @@ def test_as_on_vulkan(check: Callable[[], None], metal: MetalOnCpu) -> None:
     every_order(metal, check)
 
 
-@pytest.mark.parametrize(
-    ("tuning", "tile_size", "accumulation"), [("GPU", 4, "PerWave"), *product(TUNINGS, [16], ACCUMULATIONS)]
-)
-def test_other_widths(tuning: str, tile_size: int, accumulation: str, metal: MetalOnCpu) -> None:
-    """A tile of 4×4 is smaller than one SIMD group, one of 16×16 has several."""
-    metal.tuning = TUNINGS[tuning]
-    accumulate(metal, accumulation)
-
-    check_case(metal, 3, scene_over_tiles, 3, tile_size, absgrad=True, schedules=OTHER_WIDTHS)
-
-
 @pytest.mark.parametrize("accumulation", ACCUMULATIONS)
 def test_cameras_in_other_widths(accumulation: str, metal: MetalOnCpu) -> None:
     """Gradients of cameras add up over threads of many Gaussians."""
@@ -375,28 +367,25 @@ def test_colors_without_gradients_of_cameras(name: str, packed: bool, accumulate
     every_order(metal, partial(assert_same_gradients, inputs, color=name, packed=packed, accumulate=accumulate))
 
 
-@pytest.mark.parametrize(("segment", "packed"), [(None, False), (None, True), (8, False)])
-def test_surfels(segment: int | None, packed: bool, metal: MetalOnCpu) -> None:
-    metal.tuning = replace(metal.tuning, segment=segment)
-    every_order(metal, partial(surfels.test_against_float64, packed))
+# Ways to splat along rays: the test, the tuning's segment, and float atomics. The last order of threads is enough for most.
+ALONG_RAYS: dict[str, tuple[Callable[[bool], None], int | None, bool, list[Schedule]]] = {
+    "surfels": (surfels.test_against_float64, None, True, SCHEDULES),
+    "surfels in segments": (surfels.test_against_float64, 8, True, SCHEDULES),
+    "surfels by compare-and-swap": (surfels.test_against_float64, None, False, SCHEDULES[2:]),
+    "surfels alone": (surfels.test_without_depth_and_without_gradients_of_cameras, None, True, SCHEDULES[2:]),
+    "Gaussians": (eval3d.test_against_float64, None, True, SCHEDULES),
+    "Gaussians by compare-and-swap": (eval3d.test_against_float64, None, False, SCHEDULES[2:]),
+    "Gaussians alone": (eval3d.test_without_gradients_of_cameras, None, True, SCHEDULES[2:]),
+}
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_surfels_without_distortion(packed: bool, metal: MetalOnCpu) -> None:
-    every_order(metal, partial(surfels.test_without_depth_and_without_gradients_of_cameras, packed), SCHEDULES[2:])
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_gaussians_along_rays(packed: bool, metal: MetalOnCpu) -> None:
-    every_order(metal, partial(eval3d.test_against_float64, packed))
-    every_order(metal, partial(eval3d.test_without_gradients_of_cameras, packed), SCHEDULES[2:])
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("splats", [surfels, eval3d], ids=["surfels", "Gaussians"])
-def test_along_rays_without_atomic_floats(splats: Any, packed: bool, metal: MetalOnCpu) -> None:
-    accumulate(metal, "PerWave", native=False)
-    every_order(metal, partial(splats.test_against_float64, packed), SCHEDULES[2:])
+@pytest.mark.parametrize("way", ALONG_RAYS)
+def test_along_rays(way: str, packed: bool, metal: MetalOnCpu) -> None:
+    test, segment, native, schedules = ALONG_RAYS[way]
+    metal.tuning = replace(metal.tuning, segment=segment or metal.tuning.segment)
+    accumulate(metal, "PerWave", native)
+    every_order(metal, partial(test, packed), schedules)
 
 
 @pytest.mark.parametrize("tile_size", TILE_SIZES)

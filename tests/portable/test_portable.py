@@ -42,16 +42,12 @@ def inputs(count: int, coefficients: int, dtype: torch.dtype = torch.float32) ->
 def expression(tensors: dict[str, Tensor], width: int, height: int) -> Tensor:
     """The contract's formula, for autograd."""
     opacities, colors = tensors["opacities"], tensors["colors"]
-    if len(colors) == 0:
-        return colors.new_zeros(width * height * 4)
-    rgba = torch.cat([(colors * opacities).mean(0), opacities.mean(0)])
+    rgba = torch.cat([(colors * opacities).sum(0), opacities.sum(0)]) / max(len(colors), 1)
     return rgba.repeat(width * height)
 
 
 def gradients(image: Tensor, tensors: dict[str, Tensor], weights: Tensor) -> list[Tensor]:
-    wanted = list(tensors.values())
-    found = torch.autograd.grad(image, wanted, weights, allow_unused=True, materialize_grads=True)
-    return list(found)
+    return list(torch.autograd.grad(image, list(tensors.values()), weights, allow_unused=True, materialize_grads=True))
 
 
 def weights_like(image: Tensor) -> Tensor:
@@ -59,33 +55,33 @@ def weights_like(image: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("splat", "dtype", "tolerance"), VARIANTS)
-@pytest.mark.parametrize("count", [1, 2, 70, 3000])
-def test_forward_and_backward_are_those_of_the_expression(splat: Any, dtype: torch.dtype, tolerance: float, count: int) -> None:
-    tensors = inputs(count, 4, dtype)
-    image, expected = splat(**tensors, width=WIDTH, height=HEIGHT), expression(tensors, WIDTH, HEIGHT)
-    assert image.shape == (WIDTH * HEIGHT * 4,) and image.dtype == dtype
+@pytest.mark.parametrize(
+    ("count", "coefficients", "width", "height"),
+    [
+        *((count, 4, WIDTH, HEIGHT) for count in (0, 1, 2, 70, 3000)),
+        *((3, coefficients, 2, 2) for coefficients in range(17)),
+        (2000, 1, 61, 43),
+    ],
+)
+def test_forward_and_backward_are_those_of_the_expression(
+    splat: Any, dtype: torch.dtype, tolerance: float, count: int, coefficients: int, width: int, height: int
+) -> None:
+    tensors = inputs(count, coefficients, dtype)
+    image, expected = splat(**tensors, width=width, height=height), expression(tensors, width, height)
+    assert image.shape == (width * height * 4,) and image.dtype == dtype and bool(image.any()) == (count > 0)
     torch.testing.assert_close(image, expected, rtol=tolerance, atol=tolerance)
     weights = weights_like(image)
     found, right = gradients(image, tensors, weights), gradients(expected, tensors, weights)
     for name, actual, wanted in zip(NAMES, found, right, strict=True):
+        assert actual.all() if name in ("opacities", "colors") else not actual.any()
         # Each Gaussian's gradient is about 1/N.
         torch.testing.assert_close(actual * count, wanted * count, rtol=10 * tolerance, atol=10 * tolerance, msg=name)
-    assert found[NAMES.index("opacities")].all()
 
 
 @pytest.mark.parametrize("splat", [portable.splat, partial(operator.splat, backend="portable")])
 def test_gradcheck(splat: Any) -> None:
     tensors = tuple(inputs(4, 2, torch.float64).values())
     assert torch.autograd.gradcheck(lambda *t: splat(*t, WIDTH, HEIGHT), tensors)
-
-
-def test_slang_agrees_with_torch_on_a_large_image() -> None:
-    tensors = inputs(2000, 1)
-    images = [splat(**tensors, width=191, height=83) for splat in (portable.splat, portable.splat_slang)]
-    torch.testing.assert_close(*images, rtol=1e-5, atol=1e-6)
-    weights = weights_like(images[0])
-    for in_torch, in_slang in zip(*(gradients(image, tensors, weights) for image in images), strict=True):
-        torch.testing.assert_close(in_torch * 2000, in_slang * 2000, rtol=1e-4, atol=1e-3)
 
 
 def test_slang_runs_where_the_tile_renderer_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,28 +104,6 @@ def test_slang_runs_where_the_tile_renderer_cannot(monkeypatch: pytest.MonkeyPat
         torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("splat", "dtype", "tolerance"), VARIANTS)
-@pytest.mark.parametrize("coefficients", range(17))
-def test_any_number_of_coefficients(splat: Any, dtype: torch.dtype, tolerance: float, coefficients: int) -> None:
-    tensors = inputs(3, coefficients, dtype)
-    image = splat(**tensors, width=2, height=2)
-    torch.testing.assert_close(image, expression(tensors, 2, 2), rtol=tolerance, atol=tolerance)
-    found = dict(zip(NAMES, gradients(image, tensors, weights_like(image)), strict=True))
-    assert found["sh"].shape == (3, coefficients, 3)
-    assert all(not found[name].any() for name in ("positions", "scales", "rotations", "sh"))
-    assert found["colors"].all()
-
-
-@pytest.mark.parametrize(("splat", "dtype", "tolerance"), VARIANTS)
-def test_no_gaussians(splat: Any, dtype: torch.dtype, tolerance: float) -> None:
-    tensors = inputs(0, 4, dtype)
-    image = splat(**tensors, width=WIDTH, height=HEIGHT)
-    assert image.shape == (WIDTH * HEIGHT * 4,) and not image.any()
-    found = gradients(image, tensors, weights_like(image))
-    assert [g.shape for g in found] == [t.shape for t in tensors.values()]
-    assert len(portable.backward(image.detach().view(-1, 4), tensors["colors"], tensors["opacities"], 4)) == 0
-
-
 def test_a_case_by_hand() -> None:
     """Two Gaussians, one pixel: every number of the contract."""
     colors, opacities = torch.tensor([[1.0, 2, 3], [4, 5, 6]]), torch.tensor([[0.5], [0.25]])
@@ -139,6 +113,7 @@ def test_a_case_by_hand() -> None:
     v_opacities = [1 + 4 + 12 + 8, 4 + 10 + 24 + 8]
     v_colors = [0.5, 1, 2, 0.25, 0.5, 1]
     assert packed.tolist() == [0.0] * 20 + v_opacities + v_colors + [0.0] * 6
+    assert len(portable.backward(torch.zeros(1, 4), torch.zeros(0, 3), torch.zeros(0, 1), 4)) == 0
 
 
 def test_packing_order() -> None:

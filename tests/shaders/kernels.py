@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import slangpy as spy
+from numpy import typing as npt
 from numpy.typing import NDArray
 
 from splat_py.gpu.device import get_device
@@ -25,3 +26,8 @@ def dispatch(source: str, entry: str, groups: int, **given: Any) -> dict[str, ND
         compute.dispatch_compute(spy.uint3(groups, 1, 1))
     device.handle.wait_for_submit(device.handle.submit_command_buffer(encoder.finish()))
     return {name: array.numpy().copy() for name, array in arrays.items()}
+
+
+def tensor(array: npt.ArrayLike) -> spy.Tensor:
+    """Numbers in a tensor of the device, as float32."""
+    return spy.Tensor.from_numpy(get_device().handle, np.asarray(array, np.float32))

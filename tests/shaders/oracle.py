@@ -37,6 +37,11 @@ def float32(array: npt.ArrayLike) -> Array:
     return np.asarray(array, np.float32).astype(float)
 
 
+def unit(vectors: npt.ArrayLike) -> Array:
+    """Vectors [..., 3] of length 1 in the same directions."""
+    return np.asarray(vectors) / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
 def assert_value(actual: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-6) -> None:
     if isinstance(expected, dict):
         assert set(actual) == set(expected)

@@ -131,14 +131,6 @@ def test_axes_at_the_poles_are_those_beside_them() -> None:
     check_axes("Equirectangular", equirectangular, t, linearised_at=_off_the_pole, by_row=True)
 
 
-def test_without_distortion_it_is_a_pinhole() -> None:
-    camera = cameras(RNG, len(WITHIN_40)) | NO_LENS
-    axes = RNG.normal(size=(len(WITHIN_40), 3, 3))
-    for function, arguments in ((camera_model.projectThrough, ()), (camera_model.projectAxesThrough, (axes, IMAGE))):
-        bent, straight = (function[name](camera, WITHIN_40, *arguments) for name in ("OpenCVPinhole", "Pinhole"))
-        assert_value(bent, straight, atol=1e-4)
-
-
 def test_lenses_as_opencv() -> None:
     for lens in LENSES[:3]:
         # OpenCV's order: k1 k2 p1 p2 k3 k4 k5 k6 s1 s2 s3 s4.
@@ -181,13 +173,6 @@ def test_what_a_fisheye_would_fold_back_is_outside_the_domain() -> None:
         lens[i] = -1 / (n * np.radians(104.6) ** (n - 1))
         np.testing.assert_array_equal(inside(CAMERA | fields_of(lens), t), [True] * 5 + [False] * 3, err_msg=f"k{i + 1}")
     assert np.all(inside(CAMERA | NO_LENS, t))
-
-
-def test_a_fisheye_s_angle_is_the_distance_from_the_principal_point() -> None:
-    angles = np.array([0.0, 10, 45, 80, 90, 135])
-    t = along(angles, np.array([0.0, 30, 60, 170, 250, 330]), np.ones(6))
-    distance = np.linalg.norm(shader.fisheyePoint(CAMERA | {"focal": [30.0, 30]} | NO_LENS, t) - [5, 7], axis=1)
-    assert_value(distance, 30 * np.radians(angles))
 
 
 def test_the_reference_s_series_meets_the_closed_form() -> None:

@@ -1,5 +1,7 @@
 """slang/splat/gaussian.slang."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -20,20 +22,6 @@ SCALES = np.exp(RNG.uniform(np.log(1e-3), 0, (COUNT, 3)))
 SIGMA = {"diagonal": RNG.normal(size=(COUNT, 3)), "others": RNG.normal(size=(COUNT, 3))}
 
 
-def test_sigmoid() -> None:
-    assert_like(shader.sigmoid, torch.sigmoid, [np.array([-90.0, -20, -3, -0.5, 0, 0.5, 3, 20, 90])])
-
-
-def test_activate() -> None:
-    opacity, mean = RNG.normal(size=COUNT), RNG.normal(size=(COUNT, 3))
-    stored = {"mean": mean, "quat": QUATS, "scale": np.log(SCALES), "opacity": opacity}
-    assert_like(shader.activate, lambda raw: raw | {"scale": raw["scale"].exp(), "opacity": raw["opacity"].sigmoid()}, [stored])
-
-
-def test_rotation() -> None:
-    assert_like(shader.quatToRotation, rotations, [QUATS], atol=2e-6)
-
-
 @pytest.mark.parametrize("quat", [[0.0, 0, 0, 0], [1e-9, 0, 0, -1e-9], [1e-5, 2e-5, 0, -1e-5]])
 def test_rotation_of_a_vanishing_quaternion_is_finite(quat: list[float]) -> None:
     quats, v = torch.tensor([quat], dtype=torch.float64, requires_grad=True), RNG.normal(size=(1, 3, 3))
@@ -44,21 +32,31 @@ def test_rotation_of_a_vanishing_quaternion_is_finite(quat: list[float]) -> None
     np.testing.assert_allclose(v_quat, wanted, rtol=1e-4, atol=1e-6 * max(1.0, float(wanted.abs().max())))
 
 
-def test_covariance_root() -> None:
-    assert_like(shader.covarianceRoot, lambda quats, scales: rotations(quats) * scales[:, None], [QUATS, SCALES], atol=2e-6)
-
-
-def test_covariance() -> None:
-    assert_like(shader.covariance, covariances, [QUATS, SCALES], atol=2e-6)
-
-
 def matrices(sigma: dict[str, Tensor]) -> Tensor:
     return torch.cat([sigma["diagonal"], sigma["others"]], 1)[:, [0, 3, 4, 3, 1, 5, 4, 5, 2]].reshape(-1, 3, 3)
 
 
-def test_times() -> None:
-    vectors = RNG.normal(size=(COUNT, 3))
-    assert_like(shader.times, lambda sigma, x: (matrices(sigma) @ x[:, :, None])[..., 0], [SIGMA, vectors])
+def activated(raw: dict[str, Tensor]) -> dict[str, Tensor]:
+    return raw | {"scale": raw["scale"].exp(), "opacity": raw["opacity"].sigmoid()}
+
+
+STORED = {"mean": RNG.normal(size=(COUNT, 3)), "quat": QUATS, "scale": np.log(SCALES), "opacity": RNG.normal(size=COUNT)}
+
+
+# Functions of the module, what they compute, and arguments.
+FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "sigmoid": (torch.sigmoid, [np.array([-90.0, -20, -3, -0.5, 0, 0.5, 3, 20, 90])]),
+    "activate": (activated, [STORED]),
+    "quatToRotation": (rotations, [QUATS]),
+    "covarianceRoot": (lambda quats, scales: rotations(quats) * scales[:, None], [QUATS, SCALES]),
+    "covariance": (covariances, [QUATS, SCALES]),
+    "times": (lambda sigma, x: (matrices(sigma) @ x[:, :, None])[..., 0], [SIGMA, RNG.normal(size=(COUNT, 3))]),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values_and_gradients(name: str) -> None:
+    assert_like(getattr(shader, name), *FUNCTIONS[name])
 
 
 def test_cofactors() -> None:

@@ -12,10 +12,10 @@ import slangpy as spy
 
 import tests.reference as ref
 from splat_py import shaders
-from splat_py.gpu.device import get_device
-from tests.shaders.oracle import Array, float32
+from tests.shaders.kernels import tensor
+from tests.shaders.oracle import Array, float32, unit
 from tests.shaders.test_segment import BOX, COUNT, DIRECTIONS, ORIGINS
-from tests.shaders.test_volume import weights
+from tests.shaders.test_volume import OFFSETS, weights
 from tests.volume import reference as volume_ref
 from tests.volume.reference import Field
 
@@ -25,9 +25,13 @@ K = 4
 STEPS_PER_UNIT = 12.0
 RNG = np.random.default_rng(50)
 FIELD = Field(float32(RNG.uniform(-1, 5, SIZE)), float32(RNG.normal(0, 0.8, (*SIZE, K, 3))), BOX, float32(RNG.uniform(size=3)))
+ROWS = np.concatenate([FIELD.density.reshape(-1, 1), FIELD.sh.reshape(-1, 3 * K)], axis=1)
 
 
-OFFSETS = np.array([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)])
+def grid_of(rows: Array, size: tuple[int, ...] = SIZE) -> tuple[dict[str, Any], spy.Tensor]:
+    """The shader's grid of rows [X · Y · Z, 1 + 3 K], and the gradients that it adds to."""
+    gradients = tensor(np.zeros(rows.size))
+    return {"rows": tensor(rows), "size": size, "gradients": gradients, "basis": np.zeros(K)}, gradients
 
 
 def around(points: Array) -> tuple[Any, Array]:
@@ -39,15 +43,11 @@ def around(points: Array) -> tuple[Any, Array]:
 
 @pytest.mark.parametrize("replays", [False, True])
 def test_query(replays: bool) -> None:
-    device = get_device().handle
-    rows = np.concatenate([FIELD.density.reshape(-1, 1), FIELD.sh.reshape(-1, 3 * K)], axis=1)
-    grid = spy.Tensor.from_numpy(device, rows.astype(np.float32)), spy.Tensor.from_numpy(device, np.zeros(1, np.float32)), SIZE
-    positions, directions = RNG.uniform(size=(80, 3)), RNG.normal(size=(80, 3))
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    actual = MODULE.queryGrid(*grid, positions, directions, replays)
+    positions, directions = RNG.uniform(size=(80, 3)), unit(RNG.normal(size=(80, 3)))
+    actual = MODULE.queryGrid(grid_of(ROWS)[0], positions, directions, replays)
 
     index, shares = around(np.clip(positions * SIZE, 0.5, np.array(SIZE) - 0.5))
-    between = np.einsum("nc,ncr->nr", shares, rows[index])
+    between = np.einsum("nc,ncr->nr", shares, ROWS[index])
     basis = ref.sh_basis(directions, 1)
     wanted = np.concatenate([between[:, :1], np.einsum("nk,nkr->nr", basis, between[:, 1:].reshape(-1, K, 3))], axis=1)
     np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-4)
@@ -75,17 +75,14 @@ def test_rays_in_all_directions(stride: float) -> None:
     rng = np.random.default_rng(45)
     rays, count = 24, 9
     rows = rng.normal(size=(np.prod(SIZE), 1 + 3 * K))
-    strides = rng.normal(size=(rays, 3))
-    strides *= stride / np.linalg.norm(strides, axis=1, keepdims=True)
+    strides = stride * unit(rng.normal(size=(rays, 3)))
     strides[:3] = stride * np.eye(3)
     start = np.array(SIZE) / 2 - strides * count / 2 + rng.uniform(-1, 1, (rays, 3))
-    directions = strides / np.linalg.norm(strides, axis=1, keepdims=True)
+    directions = unit(strides)
     v = rng.normal(size=(rays, 4))
-    device = get_device().handle
-    gradients = spy.Tensor.from_numpy(device, np.zeros(rows.size, np.float32))
-    tensor = spy.Tensor.from_numpy(device, rows.astype(np.float32))
-    start, strides = (a.astype(np.float32).astype(float) for a in (start, strides))
-    actual = MODULE.sumAlong(tensor, gradients, SIZE, start, strides, count, directions, v)
+    grid, gradients = grid_of(rows)
+    start, strides = float32(start), float32(strides)
+    actual = MODULE.sumAlong(grid, start, strides, count, directions, v)
 
     points = start[:, None] + strides[:, None] * np.arange(count)[:, None]
     index, shares = (a.reshape(rays, count, 8) for a in around(points.reshape(-1, 3)))
@@ -102,31 +99,26 @@ def test_rays_in_all_directions(stride: float) -> None:
 
 
 def test_nothing_is_pending_at_first() -> None:
-    device = get_device().handle
-    gradients = spy.Tensor.from_numpy(device, np.zeros(13 * 8, np.float32))
-    rows = spy.Tensor.from_numpy(device, np.ones((8, 13), np.float32))
-    MODULE.sumAlong(rows, gradients, (2, 2, 2), np.ones((4, 3)), np.ones((4, 3)), 0, [0, 0, 1], np.ones((4, 4)))
+    grid, gradients = grid_of(np.ones((8, 13)), (2, 2, 2))
+    MODULE.sumAlong(grid, np.ones((4, 3)), np.ones((4, 3)), 0, [0, 0, 1], np.ones((4, 4)))
     assert not gradients.to_numpy().any()
 
 
 @pytest.mark.parametrize("seed", [0, 5])
 def test_march_and_replay(seed: int) -> None:
     """Results and gradients, also with jitter, which the replay repeats."""
-    device, jitter = get_device().handle, seed or None
-    rows = np.concatenate([FIELD.density.reshape(-1, 1), FIELD.sh.reshape(-1, 3 * K)], axis=1)
-    gradients = spy.Tensor.from_numpy(device, np.zeros(rows.size, np.float32))
-    grid = spy.Tensor.from_numpy(device, rows.astype(np.float32)), gradients, SIZE
+    (grid, gradients), jitter = grid_of(ROWS), seed or None
     rays, sampling = np.array([ORIGINS, DIRECTIONS]), (STEPS_PER_UNIT, np.arange(COUNT), seed)
-    result = MODULE.marchGrid(*grid, *rays, FIELD.background, *sampling)
+    result = MODULE.marchGrid(grid, *rays, FIELD.background, *sampling)
     color, T, depth = volume_ref.march(FIELD, *rays, STEPS_PER_UNIT, jitter)
     for name, wanted in (("color", color), ("T", T), ("depth", depth)):
         np.testing.assert_allclose(result[name], wanted, rtol=2e-5, atol=1e-5, err_msg=name)
     assert T.min() < 0.1 and T.max() == 1
 
     v = RNG.normal(size=(COUNT, 3)), RNG.normal(size=COUNT), RNG.normal(size=COUNT)
-    found = MODULE.replayGrid(*grid, *rays, *sampling, result, *v)
+    found = MODULE.replayGrid(grid, *rays, *sampling, result, *v)
     expected = volume_ref.march_backward(FIELD, *rays, STEPS_PER_UNIT, *v, jitter)
-    actual = gradients.to_numpy().reshape(rows.shape)
+    actual = gradients.to_numpy().reshape(ROWS.shape)
     atol = 2e-5 * float(np.abs(expected[1]).max())
     np.testing.assert_allclose(actual[:, 0].reshape(SIZE), expected[0], rtol=2e-4, atol=atol)
     np.testing.assert_allclose(actual[:, 1:].reshape(*SIZE, K, 3), expected[1], rtol=2e-4, atol=atol)

@@ -1,15 +1,15 @@
 """slang/splat/hash_field.slang and mlp.slang against float64: dense and hashed levels, and every gradient."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import slangpy as spy
 import torch
 
 from splat_py import shaders
-from splat_py.gpu.device import get_device
 from tests.reference.arrays import leaf
+from tests.shaders.kernels import tensor
 from tests.shaders.oracle import Array, float32
 from tests.volume.reference import HashGrid, entries_of, f64, weight_count
 
@@ -33,15 +33,20 @@ def away_from_faces(count: int) -> Array:
     return places[kept][:count]
 
 
-def tensors() -> tuple[spy.Tensor, ...]:
-    """Table, weights, and gradients of both, all 0."""
-    arrays = GRID.table.detach(), GRID.weights.detach(), np.zeros(GRID.table.numel() + GRID.weights.numel())
-    return tuple(spy.Tensor.from_numpy(get_device().handle, np.asarray(a, np.float32)) for a in arrays)
+def table() -> dict[str, Any]:
+    """The shader's table, whose gradients are 0."""
+    gradients = tensor(np.zeros(GRID.table.numel() + GRID.weights.numel()))
+    return {
+        "entries": tensor(GRID.table.detach()),
+        "network": tensor(GRID.weights.detach()),
+        "gradients": gradients,
+        "count": COUNT,
+    }
 
 
 def test_features() -> None:
     places = np.concatenate([away_from_faces(60), np.array(list(np.ndindex(2, 2, 2)), float)])
-    found = MODULE.features(*tensors(), COUNT, places)
+    found = MODULE.features(table(), places)
     np.testing.assert_allclose(found, GRID.features(f64(places)).detach(), rtol=1e-4, atol=2e-5)
 
 
@@ -69,16 +74,16 @@ def expected() -> torch.Tensor:
 
 
 def test_query() -> None:
-    found = MODULE.query(*tensors(), COUNT, *RAYS)
+    found = MODULE.query(table(), *RAYS)
     np.testing.assert_allclose(found, expected().detach(), rtol=1e-4, atol=1e-5)
 
 
 def test_gradients() -> None:
     v = RAY_RNG.normal(size=(100, 4))
-    table, weights, sums = tensors()
-    found = MODULE.addQuery(table, weights, sums, COUNT, *RAYS, v)
+    given = table()
+    found = MODULE.addQuery(given, *RAYS, v)
     wanted = torch.autograd.grad(expected(), (GRID.table, GRID.weights, PLACES, DIRECTIONS), f64(v))
-    both = np.split(sums.to_numpy(), [2 * COUNT])
+    both = np.split(given["gradients"].to_numpy(), [2 * COUNT])
     actual = both[0].reshape(COUNT, 2), both[1], found["place"], found["direction"]
     for name, one, other in zip(("table", "weights", "place", "direction"), actual, wanted, strict=True):
         assert (other != 0).double().mean() > 0.8, name
@@ -93,15 +98,13 @@ IN, OUT, INPUTS = 5, 3, 40
 def test_values_and_gradients(units: int) -> None:
     rng = np.random.default_rng(61 + units)
     rows, x, v = (float32(rng.normal(size=size)) for size in ((units, IN + 1 + OUT), (INPUTS, IN), (INPUTS, 3)))
-    device = get_device().handle
-    weights = spy.Tensor.from_numpy(device, rows.astype(np.float32))
-    sums = spy.Tensor.from_numpy(device, np.zeros(rows.size, np.float32))
+    network = {"rows": tensor(rows), "gradients": tensor(np.zeros(rows.size)), "units": units}
     leaves = leaf(rows), leaf(x)
     y = (leaves[1] @ leaves[0][:, :IN].T + leaves[0][:, IN]).relu() @ leaves[0][:, IN + 1 :]
-    np.testing.assert_allclose(NETWORK.network(weights, sums, units, x), y.detach(), rtol=1e-5, atol=1e-5)
-    v_x = NETWORK.gradient(weights, sums, units, x, v)
+    np.testing.assert_allclose(NETWORK.network(network, x), y.detach(), rtol=1e-5, atol=1e-5)
+    v_x = NETWORK.gradient(network, x, v)
     squashed = torch.stack([y[:, 0].tanh(), y[:, 1].tanh(), y[:, 2].tanh() * y[:, 0]], 1)
     v_rows, wanted = torch.autograd.grad((torch.from_numpy(v) * squashed).sum(), leaves)
     np.testing.assert_allclose(v_x, wanted, rtol=1e-4, atol=1e-4)
     assert v_rows.all()
-    np.testing.assert_allclose(sums.to_numpy().reshape(rows.shape), v_rows, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(network["gradients"].to_numpy().reshape(rows.shape), v_rows, rtol=1e-3, atol=1e-4)

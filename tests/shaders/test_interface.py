@@ -171,13 +171,3 @@ def test_a_file_that_does_not_exist(tmp_path: Path) -> None:
     refused(r"nowhere\.slang does not exist", shaders.load, tmp_path / "nowhere.slang")
     (tmp_path / "mine.txt").write_text("public float f(float x) { return x; }")
     refused(r"mine\.txt does not end in \.slang", shaders.load, tmp_path / "mine.txt")
-
-
-def test_what_the_prelude_brings() -> None:
-    module = shaders.source(
-        "import splat.prelude;\n"
-        "[Differentiable] public float twice(float sigma) { return falloffOf<GaussianFalloff>(sigma, float4(0.0)) * 2.0; }\n"
-        "public float limit() { return ALPHA_MIN; }\n"
-    )
-    np.testing.assert_allclose(module.twice(2.0), 2 * np.exp(-1), rtol=1e-6)
-    np.testing.assert_allclose(module.limit(), 1 / 255, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""slang/parallel: atomic_floats.slang, cpu_driver.slang, half_storage.slang, short_list.slang, threads.slang and wave.slang."""
+"""slang/parallel: atomic_floats.slang, cpu_driver.slang, half_storage.slang, threads.slang and wave.slang."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 from splat_py import shaders
 from splat_py.gpu.kernels import linear_groups
-from splat_py.shaders import cpu_driver, half_storage, short_list, threads
+from splat_py.shaders import cpu_driver, half_storage, threads
 from tests.shaders.kernels import dispatch
 
 LANES = shaders.load(Path(__file__).with_name("lanes.slang"))
@@ -31,26 +31,6 @@ def test_many_threads_add_to_few_floats() -> None:
     first = np.array([0, 1.5, -2], np.float32)
     sums = dispatch(ADD_UP, "addUp", 50, values=values, sums=first)["sums"]
     np.testing.assert_array_equal(sums, first + [values[i::3].sum() for i in range(3)])
-
-
-@pytest.mark.parametrize("count", [2, 16, 256])
-def test_steps_of_a_bitonic_sort(count: int) -> None:
-    keys = np.random.default_rng(count).permutation(count)
-    pairs = np.arange(count // 2, dtype=np.uint32)
-    run = 2
-    while run <= count:
-        distance = run // 2
-        while distance:
-            low = np.asarray(short_list.lowerOfPair(pairs, distance)).astype(int)
-            high = low + distance
-            # Each key is in one pair.
-            assert sorted([*low, *high]) == list(range(count))
-            ascending = np.asarray(short_list.isAscending(low.astype(np.uint32), run)).astype(bool)
-            swap = (keys[low] > keys[high]) == ascending
-            keys[low], keys[high] = np.where(swap, keys[high], keys[low]), np.where(swap, keys[low], keys[high])
-            distance //= 2
-        run *= 2
-    assert (keys == np.arange(count)).all()
 
 
 def test_every_finite_half_survives() -> None:

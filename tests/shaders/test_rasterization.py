@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import slangpy as spy
 
 import tests.reference as ref
 from splat_py import shaders
-from splat_py.gpu.device import get_device
+from tests.shaders.kernels import tensor
 from tests.shaders.oracle import Array, assert_value
 
 MODULE = shaders.load(Path(__file__).with_name("splat_list.slang"))
@@ -53,13 +52,11 @@ def test_forward_and_backward(kind: str, pixels: int) -> None:
     # Pixels beyond an image's edge blend nothing and add no gradient.
     inside = np.ones((SIDE, SIDE), np.uint32)
     inside[:, -3:] = 0
-    device = get_device().handle
-    list_ = spy.Tensor.from_numpy(device, rows.astype(np.float32))
-    gradients = spy.Tensor.from_numpy(device, np.zeros(len(rows) * 11, np.float32))
-    threads = SIDE * SIDE // pixels
-    saved = spy.Tensor.from_numpy(device, np.zeros(SIDE * SIDE * 2, np.float32))
-    pixel_arguments = blocks(positions, pixels), blocks(inside, pixels), np.arange(threads, dtype=np.uint32)
-    colors = MODULE.blend[pixels](*pixel_arguments, list_, gradients, saved).reshape(SIDE, SIDE, 3)
+    gradients, saved = tensor(np.zeros(len(rows) * 11)), tensor(np.zeros(SIDE * SIDE * 2))
+    threads = np.arange(SIDE * SIDE // pixels, dtype=np.uint32)
+    arguments = blocks(positions, pixels), blocks(inside, pixels), threads
+    tensors = tensor(rows), gradients, saved
+    colors = MODULE.blend[pixels](*arguments, *tensors).reshape(SIDE, SIDE, 3)
     T, n_contrib = np.moveaxis(saved.to_numpy().reshape(SIDE, SIDE, 2), -1, 0)
 
     compared = ~untrusted & (inside == 1)
@@ -73,7 +70,7 @@ def test_forward_and_backward(kind: str, pixels: int) -> None:
     v = ref.rasterize_backward(*parts, SIDE, SIDE, None, expected, v_state[..., :3], -v_state[..., 3])
     # Pixels outside the image get a gradient, too, which must have no effect.
     v_given = np.where(inside[..., None] == 1, v_state, 1)
-    MODULE.blendBackward[pixels](*pixel_arguments, blocks(v_given, pixels), list_, gradients, saved)
+    MODULE.blendBackward[pixels](*arguments, blocks(v_given, pixels), *tensors)
     actual = gradients.to_numpy().reshape(-1, 11)
     for name, columns, wanted in [
         ("mean", slice(0, 2), v.means2d),

@@ -1,5 +1,7 @@
 """slang/splat/segment.slang and volume.slang: rays through contracted space."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,9 @@ from torch import Tensor
 
 from splat_py.shaders import segment as shader
 from splat_py.shaders import volume
-from tests.shaders.oracle import Array, assert_like, float32
+from tests.shaders.oracle import Array, assert_like, float32, unit
 from tests.volume import reference as ref
-from tests.volume.reference import squash
+from tests.volume.reference import f64, squash, unsquash
 
 BOX = np.array([[0.0, 0, 0], [1, 1, 1]])
 COUNT = 48
@@ -18,12 +20,9 @@ RNG = np.random.default_rng(47)
 
 def rays() -> tuple[Array, Array]:
     """Rays from outside, some past the box, and from inside."""
-    origins = RNG.normal(size=(COUNT, 3))
-    origins = 0.5 + 2 * origins / np.linalg.norm(origins, axis=1, keepdims=True)
+    origins = 0.5 + 2 * unit(RNG.normal(size=(COUNT, 3)))
     origins[:12] = RNG.uniform(0.1, 0.9, (12, 3))
-    directions = RNG.uniform(-0.4, 1.4, (COUNT, 3)) - origins
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    return float32(origins), float32(directions)
+    return float32(origins), float32(unit(RNG.uniform(-0.4, 1.4, (COUNT, 3)) - origins))
 
 
 ORIGINS, DIRECTIONS = rays()
@@ -81,23 +80,9 @@ FAR_AND_NEAR = 60
 POSITIONS = float32(MIDDLE + RNG.normal(size=(FAR_AND_NEAR, 3)) * HALF * np.repeat([0.4, 2, 50], FAR_AND_NEAR // 3)[:, None])
 
 
-def contracted(x: Tensor) -> Tensor:
-    q = (x - torch.from_numpy(MIDDLE)) / torch.from_numpy(HALF)
-    m = q.abs().amax(1, keepdim=True)
-    return torch.from_numpy(MIDDLE) + torch.from_numpy(HALF) * torch.where(m > 1, (2 - 1 / m) / m * q, q)
-
-
-def bent(x: Tensor) -> Tensor:
-    return torch.where(x.abs() > REACH, (2 * REACH - REACH**2 / x.abs()) * x.sign(), x)
-
-
-def straightened(x: Tensor) -> Tensor:
-    return torch.where(x.abs() > REACH, REACH**2 / (2 * REACH - x.abs()) * x.sign(), x)
-
-
 def test_positions() -> None:
-    assert_like(volume.contract, contracted, [POSITIONS], [STRUCT])
-    expected, inside = contracted(torch.from_numpy(POSITIONS)).numpy(), (np.abs(POSITIONS - MIDDLE) <= HALF).all(1)
+    assert_like(volume.contract, partial(ref.contract, box=f64(SPACE)), [POSITIONS], [STRUCT])
+    expected, inside = ref.contract(f64(POSITIONS), f64(SPACE)).numpy(), (np.abs(POSITIONS - MIDDLE) <= HALF).all(1)
     assert inside.any() and (~inside).any() and np.allclose(expected[inside], POSITIONS[inside])
     assert (np.abs(expected - MIDDLE) < 2 * HALF).all() and (np.abs(expected - MIDDLE) > 1.9 * HALF).any()
     outer = volume.contractedBox(STRUCT)
@@ -106,22 +91,19 @@ def test_positions() -> None:
 
 def test_distances() -> None:
     x = float32(np.concatenate([np.linspace(-1.4, 1.4, 20), np.geomspace(1.6, 90, 20), -np.geomspace(1.6, 90, 20)]))
-    squashed = float32([squash(a, REACH) for a in x])
-    for function, reference, at in (
-        (volume.contractDistance, bent, x),
-        (volume.expandDistance, straightened, squashed),
-    ):
-        assert_like(function, reference, [at], [REACH], value=(2e-5, 1e-6))
+    squashed = float32(squash(f64(x), REACH))
+    for function, reference, at in ((volume.contractDistance, squash, x), (volume.expandDistance, unsquash, squashed)):
+        assert_like(function, partial(reference, reach=REACH), [at], [REACH], value=(2e-5, 1e-6))
 
 
 def test_segments() -> None:
     """Rays from all sides; the first sample is at the origin, the last one far away."""
     origins = POSITIONS[: FAR_AND_NEAR // 3 * 2]
-    directions = RNG.normal(size=origins.shape)
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    directions = unit(RNG.normal(size=origins.shape))
     found = shader.contractedSegmentOf(origins, directions, STRUCT, 3.0)
-    near = np.array([squash(-x, REACH) for x in ((MIDDLE - origins) * directions).sum(1)])
-    length = squash(64 * REACH, REACH) - near
+    near = squash(f64(((origins - MIDDLE) * directions).sum(1)), REACH).numpy()
+    farthest = float(squash(f64(64 * REACH), REACH))
+    length = farthest - near
     np.testing.assert_allclose(found["near"], near, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(found["count"], np.ceil(length * 3 - 1e-3))
     np.testing.assert_allclose(found["step"], length / found["count"], rtol=1e-5)
@@ -130,15 +112,15 @@ def test_segments() -> None:
     counts, places = np.arange(1.0, 1 + len(origins)), RNG.uniform(0, 1, len(origins)) * found["count"]
 
     def near_and_step(o: Tensor, d: Tensor) -> Tensor:
-        first = bent(((o - torch.from_numpy(MIDDLE)) * d).sum(1))
-        return torch.stack([first, (squash(64 * REACH, REACH) - first) / torch.from_numpy(counts)], 1)
+        first = squash(((o - torch.from_numpy(MIDDLE)) * d).sum(1), REACH)
+        return torch.stack([first, (farthest - first) / torch.from_numpy(counts)], 1)
 
     rays, fixed = [origins, directions], [MIDDLE, REACH]
     function = shader.contractedNearAndStep
     assert_like(function, near_and_step, rays, [*fixed, counts], value=(1e-5, 1e-5), rtol=2e-4, atol=1e-4)
 
     def point_on(o: Tensor, d: Tensor, r: Tensor) -> dict[str, Tensor]:
-        t = ((torch.from_numpy(MIDDLE) - o) * d).sum(1) + straightened(r[:, 0] + torch.from_numpy(places) * r[:, 1])
+        t = ((torch.from_numpy(MIDDLE) - o) * d).sum(1) + unsquash(r[:, 0] + torch.from_numpy(places) * r[:, 1], REACH)
         return {"position": o + d * t[:, None], "t": t}
 
     ranges, function = np.stack([found["near"], found["step"]], 1).astype(float), shader.contractedPointOn

@@ -9,7 +9,7 @@ import tests.reference as ref
 from splat_py import shaders
 from splat_py.shaders import constructed_scalar, voxel_grid
 from splat_py.shaders import volume as shader
-from tests.shaders.oracle import Array, assert_gradients, assert_like, assert_value, float32, pullback
+from tests.shaders.oracle import Array, assert_gradients, assert_like, assert_value, float32, pullback, unit
 from tests.volume.reference import chord
 
 COUNT = 60
@@ -19,10 +19,13 @@ CORNERS = RNG.uniform(-1.5, 2, (COUNT, 8, 4))
 FRACTIONS = RNG.uniform(size=(COUNT, 3))
 
 
+# Corner i lies at 1 in x if i & 1, in y if i & 2, in z if i & 4.
+OFFSETS = np.array([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)])
+
+
 def weights(fractions: Array) -> Array:
-    """Weights [N, 8]: corner i lies at 1 in x if i & 1, in y if i & 2, in z if i & 4."""
-    at_one = np.array([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)])
-    return np.where(at_one == 1, fractions[:, None], 1 - fractions[:, None]).prod(-1)
+    """Weights [N, 8] of a cell's corners."""
+    return np.where(OFFSETS == 1, fractions[:, None], 1 - fractions[:, None]).prod(-1)
 
 
 def interpolated(corners: Array, fractions: Array = FRACTIONS) -> Array:
@@ -38,8 +41,7 @@ def test_intersect_box() -> None:
     directions[40:46] = np.concatenate([np.eye(3), -np.eye(3)])
     origins[40:46] = BOX.mean(0) - 4 * directions[40:46]
     directions[-1], origins[-1] = (0, 0, 1), (5, 0, 0)
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    origins, directions = float32(origins), float32(directions)
+    origins, directions = float32(origins), float32(unit(directions))
     actual = shader.intersectBox(origins, directions, {"low": BOX[0], "high": BOX[1]})
     hits = 0
     for ray, (near, far) in enumerate(actual):
@@ -54,8 +56,7 @@ def test_intersect_box() -> None:
 
 @pytest.mark.parametrize("coefficients", [1, 4, 9])
 def test_eval_voxel(coefficients: int) -> None:
-    directions = RNG.normal(size=(COUNT, 3))
-    basis = ref.sh_basis(directions / np.linalg.norm(directions, axis=1, keepdims=True), int(coefficients**0.5) - 1)
+    basis = ref.sh_basis(unit(RNG.normal(size=(COUNT, 3))), int(coefficients**0.5) - 1)
 
     def f(voxel: dict[str, Tensor]) -> Tensor:
         return torch.cat([voxel["density"][:, None], torch.einsum("nk,nkr->nr", torch.from_numpy(basis), voxel["sh"])], 1)
@@ -71,8 +72,7 @@ def test_interpolate() -> None:
         assert_value(function(CORNERS, FRACTIONS), interpolated(CORNERS))
         assert_gradients(function, v, [CORNERS, FRACTIONS], expected)
     # At a corner, the value is that of the corner.
-    at_one = np.array([[i & 1, i >> 1 & 1, i >> 2] for i in range(8)], float)
-    assert_value(shader.interpolate(np.tile(CORNERS[:1], (8, 1, 1)), at_one), CORNERS[0])
+    assert_value(shader.interpolate(np.tile(CORNERS[:1], (8, 1, 1)), OFFSETS), CORNERS[0])
 
 
 def test_activate() -> None:

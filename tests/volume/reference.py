@@ -3,6 +3,7 @@
 Shares no code with splat_py.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from tests.reference.spherical_harmonics import basis_at
 
 Array = npt.NDArray[np.float64]
 # Densities [N] and colours [N, 3] at places [N, 3], seen along directions [N, 3].
@@ -46,13 +49,21 @@ def chord(origin: Array, direction: Array, box: Array) -> tuple[float, float]:
     return near, far
 
 
-def squash(x: float, reach: float) -> float:
-    """A distance, contracted beyond `reach`."""
-    return x if abs(x) <= reach else x / abs(x) * (2 * reach - reach**2 / abs(x))
+def squash(x: Tensor, reach: Tensor | float) -> Tensor:
+    """Distances, contracted beyond `reach`."""
+    return torch.where(x.abs() > reach, (2 * reach - reach**2 / x.abs().clip(min=reach)) * x.sign(), x)
 
 
-def unsquash(x: float, reach: float) -> float:
-    return x if abs(x) <= reach else x / abs(x) * reach**2 / (2 * reach - abs(x))
+def unsquash(x: Tensor, reach: Tensor | float) -> Tensor:
+    return torch.where(x.abs() > reach, reach**2 / (2 * reach - x.abs()) * x.sign(), x)
+
+
+def contract(x: Tensor, box: Tensor) -> Tensor:
+    """Places [N, 3] of all space, contracted to twice the box."""
+    middle, half = box.mean(0), (box[1] - box[0]) / 2
+    place = (x - middle) / half
+    far_off = place.abs().amax(1, keepdim=True).clip(min=1)
+    return middle + half * (2 - 1 / far_off) / far_off * place
 
 
 def pcg4d(v: npt.ArrayLike) -> npt.NDArray[np.uint32]:
@@ -72,15 +83,6 @@ def uniform(ray: int, count: int, seed: int) -> Array:
     """Offsets of a ray's samples: the upper 24 bits of the x of pcg4d(ray, sample, seed, 0)."""
     counters = np.stack([np.full(count, ray), np.arange(count), np.full(count, seed), np.zeros(count, int)], axis=1)
     return (pcg4d(counters)[:, 0] >> np.uint32(8)) / 2.0**24
-
-
-def harmonics(d: Tensor) -> Tensor:
-    """Harmonics [N, 9] of directions [N, 3], degree 2, with the signs of Kerbl et al. 2023."""
-    x, y, z = d.unbind(1)
-    one = torch.full_like(x, 0.28209479177387814)
-    a, b, c, e = 0.4886025119029199, 1.0925484305920792, 0.31539156525252005, 0.5462742152960396
-    second = [b * x * y, -b * y * z, c * (2 * z * z - x * x - y * y), -b * x * z, e * (x * x - y * y)]
-    return torch.stack([one, -a * y, a * z, -a * x, *second], 1)
 
 
 def march_through(
@@ -106,7 +108,7 @@ def march_through(
         step = (far - near) / count
         t = near + (torch.arange(count) + f64(np.full(count, 0.5) if seed is None else uniform(ray, count, seed))) * step
         if contracted:
-            t = closest + torch.stack([unsquash(x, reach) for x in t])
+            t = closest + unsquash(t, reach)
         density, color = query(origin + t[:, None] * direction, direction.expand(count, 3))
         through = torch.exp(-density * step)
         T = torch.cat([torch.ones(1, dtype=torch.float64), torch.cumprod(through, 0)])
@@ -121,16 +123,13 @@ def _query_of(density: Tensor, sh: Tensor, box: Tensor, contracted: bool) -> Que
     size, corners = torch.tensor(density.shape), torch.tensor(list(np.ndindex(2, 2, 2)))
 
     def query(x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
-        place = 2 * (x - box.mean(0)) / (box[1] - box[0])
-        if contracted:
-            far_off = place.abs().amax(1, keepdim=True).clip(min=1)
-            place = (2 - 1 / far_off) * place / far_off / 2
-        place = (place + 1) / 2 * size - 0.5
+        low, high = (2 * box - box.mean(0)) if contracted else box
+        place = ((contract(x, box) if contracted else x) - low) / (high - low) * size - 0.5
         base = place.detach().floor()
         fraction = (place - base)[:, None]
         weights = torch.where(corners == 1, fraction, 1 - fraction).prod(-1)
         i, j, k = (base.long()[:, None] + corners).clip(min=0).minimum(size - 1).unbind(-1)
-        basis = harmonics(directions)[:, : sh.shape[3]]
+        basis = basis_at(directions, math.isqrt(sh.shape[3]) - 1)
         color = torch.einsum("nc,nckr,nk->nr", weights, sh[i, j, k], basis) + 0.5
         return torch.relu((weights * density[i, j, k]).sum(1)), torch.relu(color)
 
@@ -215,7 +214,7 @@ class HashGrid:
         dense = self.weights[: HIDDEN * (n + 2)].reshape(HIDDEN, n + 2)
         color = self.weights[HIDDEN * (n + 2) :].reshape(HIDDEN, n + 13)
         logarithm = torch.relu(x @ dense[:, :n].T + dense[:, n]) @ dense[:, n + 1]
-        seen = torch.cat([x, harmonics(directions)], 1)
+        seen = torch.cat([x, basis_at(directions, 2)], 1)
         rgb = torch.relu(seen @ color[:, : n + 9].T + color[:, n + 9]) @ color[:, n + 10 :]
         return torch.exp(torch.clip(logarithm, max=15)) * self.unit_density, torch.sigmoid(rgb)
 

@@ -12,32 +12,19 @@ import torch
 from splat_py import shaders
 from splat_py.commands.fit import FitVolume
 from splat_py.scene.data_options import DataOptions
-from splat_py.volume import HashRadianceField, SlangField, VolumeCheckpoint, VolumeConfig, VolumeTrainer, fit, render
-from splat_py.volume.fitting import Views
+from splat_py.volume import HashRadianceField, SlangField, VolumeConfig, render
 from splat_py.volume.hash_grid import HashShape
 from tests.refusals import refused
 from tests.volume.own_fields import BLOBS, MIXED
-from tests.volume.test_fit import BACKGROUND, BOX, LEFT, cameras, photographs, psnr, true_field, write_capture
+from tests.volume.test_fit import BACKGROUND, BOX, LEFT, cameras, fitted, photographed, psnr_between, true_field, write_capture
 
 VIEWS = cameras(8)
-POSES = [np.stack([getattr(c, name) for c in VIEWS]) for name in ("viewmat", "K")]
 SUFFIXES = pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
 
 
-@pytest.fixture(scope="module")
-def images() -> np.ndarray:
-    return photographs(true_field(), VIEWS)
-
-
-def psnr_between(field: Any) -> float:
-    between = cameras(8, 0.5)
-    return psnr(photographs(field, between), photographs(true_field(), between))
-
-
-def test_a_hash_grid_reproduces_views_and_what_lies_between(images: np.ndarray) -> None:
-    reports: list[Any] = []
-    how = {"field": "hash", "table_mib": 0.25, "rate": 1.0, "jitter": True, "on_step": reports.append}
-    field = fit(images, *POSES, BOX, (8, 12), 12, background=BACKGROUND, **how)
+def test_a_hash_grid_reproduces_views_and_what_lies_between() -> None:
+    how = {"field": "hash", "table_mib": 0.25, "rate": 1.0, "jitter": True}
+    field, reports = fitted((8, 12), 12, **how)
     assert isinstance(field, HashRadianceField) and field.shape.nbytes <= 2**18
     assert [report.step for report in reports] == list(range(24))
     assert reports[-1].psnr > reports[0].psnr + 6 and psnr_between(field) > 22
@@ -49,41 +36,11 @@ def test_a_hash_grid_reproduces_views_and_what_lies_between(images: np.ndarray) 
     assert (every - some).abs().max() < 0.05
 
 
-def test_a_fit_finds_the_blobs(images: np.ndarray) -> None:
+def test_a_fit_finds_the_blobs() -> None:
     """Needs the gradients of all of a blob's numbers: place, size, density and colour."""
-    reports: list[Any] = []
-    how = {"field": shaders.source(BLOBS), "rate": 1.0, "on_step": reports.append}
-    field = fit(images, *POSES, BOX, (8, 12), 20, background=BACKGROUND, **how)
+    field, reports = fitted((8, 12), 20, field=shaders.source(BLOBS), rate=1.0)
     assert isinstance(field, SlangField)
     assert reports[-1].psnr > reports[0].psnr + 10 and psnr_between(field) > 28
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_resumed_fit_is_the_same(own: bool, images: np.ndarray, tmp_path: Path) -> None:
-    """Equal to the last bit if sums have a fixed order, with Adam's moments and the known empty space."""
-    views = Views.of_arrays(images[:2, ::2, ::2], POSES[0][:2], POSES[1][:2] * [[0.5], [0.5], [1]])
-    config = VolumeConfig((4, 6), 12, jitter=True)
-    kind = shaders.source(BLOBS) if own else None
-    if not own:
-        config = replace(config, field="hash", table_mib=0.02, rate=2.0)
-    straight, first = (VolumeTrainer(views, BOX, config, background=BACKGROUND, field=kind) for _ in range(2))
-    expected = straight.fit()
-    for _ in range(19):
-        first.advance()
-    first.save_checkpoint(tmp_path / "checkpoint.safetensors")
-    loaded = VolumeCheckpoint.load(tmp_path / "checkpoint.safetensors")
-    if own:
-        source = shaders.source(MIXED)
-        refused("Slang source of its own, Blobs, which could read", VolumeTrainer, views, BOX, resume=loaded)
-        refused("this source is not the one of the checkpoint", VolumeTrainer, views, BOX, resume=loaded, field=source)
-    for how in ({"field": kind}, {"trust_source": True}) if own else ({},):
-        resumed = VolumeTrainer(views, BOX, resume=loaded, **how)
-        assert resumed.step == 19 and resumed.config == first.config
-        field = resumed.fit()
-        tolerance = 0 if straight.device.software else 1e-2
-        for name in ("params",) if own else ("table", "weights"):
-            found, wanted = getattr(field, name), getattr(expected, name)
-            np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
 def small_field() -> HashRadianceField:
@@ -186,10 +143,10 @@ def test_configurations_from_files() -> None:
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_command(own: bool, images: np.ndarray, tmp_path: Path) -> None:
+def test_command(own: bool, tmp_path: Path) -> None:
     """It leaves the files of a grid's fit, and resumes as it began if its source is named again or trusted."""
     data, out, file = tmp_path / "capture", tmp_path / "run", tmp_path / "blobs.slang"
-    write_capture(data, images, VIEWS)
+    write_capture(data, photographed()[0], VIEWS)
     file.write_text(BLOBS)
     options, box = DataOptions(data, test_every=4), tuple(BOX.ravel().tolist())
 

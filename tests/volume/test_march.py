@@ -18,6 +18,7 @@ from splat_py.volume import device_field, render
 from splat_py.volume.device_field import Box, March, RayImage, camera_rays
 from splat_py.volume.grid import Volume, row_floats
 from tests.refusals import refused
+from tests.shaders.oracle import float32
 from tests.volume import reference as ref
 from tests.volume.reference import Array, Field
 
@@ -39,18 +40,17 @@ def add_up(how: Sums, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_field, "groups_on", lambda device: how if isinstance(how, int) else 0)
 
 
-def random_field(coefficients: int, size: tuple[int, int, int] = (5, 7, 6), seed: int = 0) -> Field:
+def random_field(coefficients: int, size: tuple[int, int, int] = (5, 7, 6), contracted: bool = False) -> Field:
     """Densities of both signs and colours that are sometimes clamped, as float32 numbers."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     density = rng.uniform(-1, 4, size)
     sh = rng.normal(0, 1.2, (*size, coefficients, 3)) / coefficients**0.5
-    background = rng.uniform(size=3)
-    return Field(*(a.astype(np.float32).astype(float) for a in (density, sh)), BOX, background.astype(np.float32).astype(float))
+    return Field(float32(density), float32(sh), BOX, float32(rng.uniform(size=3)), contracted)
 
 
-def random_rays(count: int, inside: bool = False, seed: int = 1) -> tuple[Array, Array]:
+def random_rays(count: int, inside: bool = False) -> tuple[Array, Array]:
     """Rays from around the box towards it, some of which miss, or from within it."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     middle, half = BOX.mean(0), (BOX[1] - BOX[0]) / 2
     if inside:
         origins = middle + half * rng.uniform(-0.9, 0.9, (count, 3))
@@ -59,7 +59,7 @@ def random_rays(count: int, inside: bool = False, seed: int = 1) -> tuple[Array,
         origins = rng.normal(size=(count, 3))
         origins = middle + origins / np.linalg.norm(origins, axis=1, keepdims=True) * 4
         directions = middle + half * rng.uniform(-1.3, 1.3, (count, 3)) - origins
-    return tuple(a.astype(np.float32).astype(float) for a in (origins, directions))  # type: ignore[return-value]
+    return float32(origins), float32(directions)
 
 
 def render_and_replay(
@@ -90,7 +90,7 @@ def adjoints(count: int) -> tuple[Array, Array, Array]:
 def assert_like_reference(
     field: Field,
     rays: tuple[Array, Array],
-    steps_per_unit: float,
+    steps_per_unit: float = 9,
     seed: int | None = None,
     halves: bool = False,
     of_rays: bool = False,
@@ -136,9 +136,55 @@ def assert_like_reference(
 )
 def test_rays_from_outside(how: Sums, coefficients: int, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     add_up(how, monkeypatch)
-    results, gradients = assert_like_reference(random_field(coefficients), random_rays(200), steps_per_unit=9, seed=seed)
+    results, gradients = assert_like_reference(random_field(coefficients), random_rays(200), seed=seed)
     assert (results[1] == 1).any() and (results[1] < 0.5).any()
     assert all(np.any(gradient) for gradient in gradients)
+
+
+@pytest.mark.parametrize(
+    ("how", "coefficients", "inside", "seed", "skip_empty", "contracted"),
+    [
+        ("float atomics", 1, False, 7, True, False),
+        ("float atomics", 4, True, None, False, False),
+        (2, 1, True, None, True, False),
+        (2, 4, False, 7, False, False),
+        (2, 9, True, 7, True, False),
+        ("float atomics", 4, False, 7, True, True),
+        ("compare-and-swap", 4, False, 7, True, True),
+        (2, 4, True, None, True, True),
+    ],
+)
+def test_gradients_of_rays(
+    how: Sums,
+    coefficients: int,
+    inside: bool,
+    seed: int | None,
+    skip_empty: bool,
+    contracted: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    add_up(how, monkeypatch)
+    field, rays = random_field(coefficients, contracted=contracted), random_rays(24 if contracted else 64, inside)
+    assert_like_reference(field, rays, seed=seed, of_rays=True, skip_empty=skip_empty)
+
+
+def test_only_what_is_asked_for_gets_a_gradient() -> None:
+    """Only one of a ray's two ends, and no gradient for rays without adjoints or past the box."""
+    field = random_field(1)
+    tensors = [torch.tensor(a, dtype=torch.float32) for a in (field.density, field.sh, *random_rays(40))]
+
+    def gradients(*which: int) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """The colours, and the gradients of the first 20 of them by these of the tensors."""
+        leaves = [tensor.clone().requires_grad_(i in which) for i, tensor in enumerate(tensors)]
+        colors = render(*leaves, BOX, steps_per_unit=9)[0]
+        return colors, torch.autograd.grad(colors[:20].sum(), [leaves[i] for i in which])
+
+    colors, both = gradients(2, 3)
+    missed = (colors == 0).all(-1)
+    assert missed.any() and not missed.all()
+    for end, gradient in enumerate(both):
+        assert not gradient[20:].any() and not gradient[missed].any() and gradient[:20].any()
+        assert torch.equal(gradients(2 + end)[1][0], gradient)
 
 
 @pytest.mark.parametrize(("how", "coefficients"), [("float atomics", 4), (2, 1), (2, 9)])
@@ -148,7 +194,7 @@ def test_halves(how: Sums, coefficients: int, monkeypatch: pytest.MonkeyPatch) -
     field = random_field(coefficients, (18, 5, 6))
     field.density[:9] = -1
     field.density[12, 2] = 3e-5
-    assert_like_reference(field, random_rays(60), steps_per_unit=9, halves=True)
+    assert_like_reference(field, random_rays(60), halves=True)
 
 
 @pytest.mark.parametrize("how", ["float atomics", 2])
@@ -202,8 +248,7 @@ def test_neighbours_that_want_the_same_voxels(coefficients: int) -> None:
     which = rng.integers(0, len(target), 400)
     origins = np.broadcast_to(BOX.mean(0) + np.array([0.0, 0.1, 4.0]), (400, 3))
     directions = target[which] + 0.02 * rng.normal(size=(400, 3)) - origins
-    rays = tuple(a.astype(np.float32).astype(float) for a in (origins, directions))
-    assert_like_reference(field, rays, steps_per_unit=9)  # type: ignore[arg-type]
+    assert_like_reference(field, (float32(origins), float32(directions)))
 
 
 @pytest.mark.parametrize("seed", [None, 3])
@@ -211,15 +256,13 @@ def test_rays_from_inside(seed: int | None) -> None:
     assert_like_reference(random_field(4), random_rays(100, inside=True), steps_per_unit=11, seed=seed)
 
 
-@pytest.mark.parametrize("steps_per_unit", [0.01, 1, 100])
-def test_few_and_many_steps(steps_per_unit: float) -> None:
-    assert_like_reference(random_field(1), random_rays(40), steps_per_unit)
-
-
-@pytest.mark.parametrize("size", [(1, 1, 1), (2, 1, 9), (17, 3, 8), (8, 16, 24)])
-def test_sizes(size: tuple[int, int, int]) -> None:
-    assert_like_reference(random_field(1, size), random_rays(60), 8)
-    assert_like_reference(random_field(1, size), random_rays(30, inside=True), 8)
+@pytest.mark.parametrize(
+    ("size", "steps_per_unit"),
+    [*(((5, 7, 6), n) for n in (0.01, 1, 100)), *((size, 8) for size in ((1, 1, 1), (2, 1, 9), (17, 3, 8), (8, 16, 24)))],
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_steps_and_sizes(size: tuple[int, int, int], steps_per_unit: float, inside: bool) -> None:
+    assert_like_reference(random_field(1, size), random_rays(30 if inside else 60, inside), steps_per_unit)
 
 
 def test_what_is_not_seen_has_no_gradient() -> None:
@@ -288,17 +331,6 @@ def test_skipping_empty_space_changes_nothing(seed: int | None) -> None:
     for a, b in zip(skipped[0] + skipped[1], marched[0] + marched[1], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * np.abs(b).max())
     assert (skipped[0][1] < 1).any()
-
-
-def test_jitter_is_a_function_of_the_seed() -> None:
-    field, rays = random_field(1), random_rays(50)
-    tensors = [torch.tensor(a, dtype=torch.float32) for a in (field.density, field.sh, *rays)]
-
-    def colors(seed: int) -> torch.Tensor:
-        return render(*tensors, BOX, steps_per_unit=5, jitter=True, seed=seed)[0]
-
-    assert torch.equal(colors(1), colors(1))
-    assert not torch.equal(colors(1), colors(2))
 
 
 def test_memory_does_not_grow_with_the_steps() -> None:

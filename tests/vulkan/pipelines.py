@@ -5,12 +5,13 @@ nothing. SlangPy cannot open that adapter. Mesa's ANV compiles for Intel GPUs be
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import cffi
 
@@ -189,9 +190,7 @@ def _open(part: str, environment: dict[str, str]) -> Iterator[PipelineCompiler]:
     application = _ffi.new("VkApplicationInfo *", {"sType": 0, "apiVersion": _VULKAN_1_3})
     info = _ffi.new("VkInstanceCreateInfo *", {"sType": 1, "application": application})
     with ExitStack() as stack:
-        before = {name: os.environ.get(name) for name in environment}
-        stack.callback(_set_environment, before)
-        _set_environment(environment)
+        stack.enter_context(patch.dict(os.environ, environment))
         instance = PipelineCompiler._created(vulkan.vkCreateInstance, info, kind="void *")
         stack.callback(vulkan.vkDestroyInstance, instance, _ffi.NULL)
         count = _ffi.new("uint32_t *")
@@ -204,14 +203,6 @@ def _open(part: str, environment: dict[str, str]) -> Iterator[PipelineCompiler]:
         compiler = PipelineCompiler(vulkan, adapter)
         stack.callback(compiler.close)
         yield compiler
-
-
-def _set_environment(variables: Mapping[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 def _name(vulkan: Any, adapter: Any) -> str:
