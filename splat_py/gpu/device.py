@@ -197,9 +197,11 @@ class Device:
             self._open.recorder = None
 
     def flush(self) -> None:
-        """Submit the commands of an open `recording`, and wait for their results."""
-        if self._open.recorder is not None:
-            self._open.recorder.flush()
+        """Submit the commands of an open `recording`, and wait for their results. The next `recording` begins a new list."""
+        recorder = self._open.recorder
+        if recorder is not None and not recorder.is_empty:
+            self._open.recorder = self.record()
+            recorder.submit()
 
     @contextmanager
     def profiled(self) -> Iterator[Profile]:

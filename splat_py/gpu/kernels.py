@@ -337,9 +337,7 @@ class Recorder:
                 self._device.wait_for_submit(submission)
         return submission
 
-    def flush(self) -> None:
-        """Submit the commands so far, if there are any, and go on with new ones."""
-        if self._arrays:
-            self.submit()
-            self._encoder = self._device.create_command_encoder()
-            self._arrays.clear()
+    @property
+    def is_empty(self) -> bool:
+        """True before the first command."""
+        return not self._arrays

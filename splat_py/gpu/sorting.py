@@ -49,7 +49,7 @@ class RadixSort:
         self.capacity = capacity
         self._blocks = max(-(-capacity // (tuning.sort_threads * tuning.sort_items)), 1)
         digits = 1 << tuning.sort_digit_bits
-        self._histogram = device.memory.empty(digits * self._blocks, np.uint32)
+        self._histogram = device.memory.empty(digits * max(self._blocks, 2), np.uint32)
         self._starts = PrefixSum(device, digits * self._blocks)
         self._pairs = Pairs(device.memory.empty(capacity, np.uint32), device.memory.empty(capacity, np.uint32))
 

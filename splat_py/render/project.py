@@ -76,8 +76,9 @@ class Projection:
         visible = PrefixSum(device, self.cameras.count * self.gaussians.per_scene)
         with device.recording() as recorder:
             self.record_visible(recorder, visible)
-            count = int(visible.total.numpy()[0])
-            ids = SplatIds.empty(device, count, self.cameras.count)
+        count = int(visible.total.numpy()[0])
+        ids = SplatIds.empty(device, count, self.cameras.count)
+        with device.recording() as recorder:
             self.record_packing(recorder, visible, ids)
         return replace(self, splats=Splats.empty(device, count, options=self.options, ids=ids))
 

@@ -285,16 +285,19 @@ def bin_tiles(
     recent = _expected.get((arrays.count, grid.count), _MOST_EXPECTED)
     with device.recording() as recorder:
         binning.record_count(recorder)
-        if expect and recent < _MOST_EXPECTED:
-            binning.reserve(recent + recent // 4)
-        else:
-            binning.reserve(int(binning.isect_count.numpy()[0]))
+    if expect and recent < _MOST_EXPECTED:
+        binning.reserve(recent + recent // 4)
+    else:
+        binning.reserve(int(binning.isect_count.numpy()[0]))
+    # This bounds the length of every list; most often one segment is enough for it.
+    max_tile_count = splats.depths.shape[-1]
+    asks = segments_for(device, max_tile_count) > 1
+    with device.recording() as recorder:
         binning.record_lists(recorder)
-        # This bounds the length of every list; most often one segment is enough for it.
-        max_tile_count = splats.depths.shape[-1]
-        if segments_for(device, max_tile_count) > 1:
+        if asks:
             binning.record_max_tile_count(recorder)
-            max_tile_count = int(binning.max_tile_count.numpy()[0])
+    if asks:
+        max_tile_count = int(binning.max_tile_count.numpy()[0])
     lists = binning.lists(segments_for(device, max_tile_count))
     # torch has few operations on uint32; no index here comes near 2³¹.
     offsets, ids = (as_tensor(a, splats.depths).view(torch.int32) for a in (lists.offsets, lists.ids))

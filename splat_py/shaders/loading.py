@@ -27,6 +27,9 @@ from splat_py.shaders.functions import ShaderModule, library, public_types, type
 _REFERENCE = re.compile(r'(?:\bimport|\b__include|\bimplementing|#\s*include)\s*(?:"([^"\n]+)"|([\w.]+)\s*;)')
 
 # By device and file: the content that a module was made from, and the module, or the reason why it does not compile.
+# Brackets, and comments and strings around those that do not count.
+_BRACKET = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|[()\[\]{}]""", re.DOTALL)
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
 _loaded: dict[tuple[Device, Path], tuple[dict[Path, bytes], ShaderModule | str]] = {}
 
 
@@ -52,7 +55,9 @@ def load(path: str | Path) -> ShaderModule:
             own = before is not None or _imports_others(content)
             options = compiler_options(device.adapter.backend)
             try:
-                module = ShaderModule(device, file, device.handle.create_slang_session(options) if own else None)
+                module = _unclosed(file.read_text(encoding="utf-8")) or ShaderModule(
+                    device, file, device.handle.create_slang_session(options) if own else None
+                )
             except (OSError, ValueError):
                 raise
             except Exception as error:  # SlangPy's own error, with another name in each version
@@ -63,6 +68,23 @@ def load(path: str | Path) -> ShaderModule:
     if isinstance(module, str):
         raise SplatError(f"{path} cannot be compiled: {module}")
     return module
+
+
+def _unclosed(text: str) -> str:
+    """Name a bracket that is not closed before one around it; empty if there is none, or if a preprocessor may choose.
+
+    Slang 2026.12 ends the process where a `for` in a differentiable function lacks a parenthesis."""
+    if re.search(r"^\s*#", text, re.MULTILINE):
+        return ""
+    opened: list[re.Match[str]] = []
+    for found in _BRACKET.finditer(text):
+        if found[0] in _CLOSING:
+            opened.append(found)
+        elif found[0] in _CLOSING.values() and opened:
+            last = opened.pop()
+            if _CLOSING[last[0]] != found[0]:
+                return f"line {text.count(chr(10), 0, last.start()) + 1}: {last[0]} is not closed"
+    return ""
 
 
 def built_in(name: str) -> ShaderModule:

@@ -101,6 +101,7 @@ class _Recorder(Recorder):
         self._commands.append(run)
 
     def clear(self, array: Array) -> None:
+        self._arrays.append(array)
         self._commands.append(lambda: array.write(np.zeros(array.shape, array.dtype)))
 
     def stage(self, name: str) -> None:

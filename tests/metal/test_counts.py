@@ -54,15 +54,15 @@ def test_packed_vectors(counting_compiler: Compiler) -> None:
 def test_a_prefix_sum(counting_compiler: Compiler) -> None:
     programs = CountingPrograms(counting_compiler)
     device = MetalOnCpu(programs, schedule=Schedule())
-    prefix_sum = PrefixSum(device, 5000)
+    prefix_sum = PrefixSum(device, 9000)
     recorder = device.record()
-    prefix_sum.record(recorder, device.memory.array(np.ones(5000, np.uint32)))
+    prefix_sum.record(recorder, device.memory.array(np.ones(9000, np.uint32)))
     recorder.submit()
     programs.close()
     by_entry = {kernel.entry: counts for kernel, counts in programs.counts.items()}
-    assert by_entry["sumBlocks"].buffers["values"] == Traffic(loads=5000, loaded_bytes=20_000)
-    # The total is one of 5001 offsets.
-    assert by_entry["scanBlocks"].buffers["sums_offsets"].stored_bytes == 4 * 5001
+    assert by_entry["sumBlocks"].buffers["values"] == Traffic(loads=9000, loaded_bytes=36_000)
+    # The total is one of 9001 offsets.
+    assert by_entry["scanBlocks"].buffers["sums_offsets"].stored_bytes == 4 * 9001
 
 
 def test_a_buffer_that_is_not_bound() -> None:

@@ -15,7 +15,7 @@ from splat_py.gpu.arrays import Array, Memory
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder
 from splat_py.render import tiles
-from tests.render.test_packed import HEIGHT, OPTIONS, WIDTH, inputs_of, run, split
+from tests.render.test_packed import HEIGHT, OPTIONS, WIDTH, inputs_of, run
 
 
 @pytest.fixture
@@ -71,8 +71,8 @@ def test_few_submissions_and_dispatches(packed: bool, submissions: int, dispatch
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_results_are_those_of_single_submissions(name: str, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    of_scene, options = split(OPTIONS[name])
-    inputs = inputs_of((2,), **of_scene)
+    options = dict(OPTIONS[name])
+    inputs = inputs_of((2,), colors=options.pop("colors", (3,)), per_camera=options.pop("per_camera", False))
     with monkeypatch.context() as patch:
         patch.setattr(Device, "recording", apart)
         single = run(inputs, packed=packed, **options)

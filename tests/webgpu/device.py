@@ -121,6 +121,7 @@ class _Recorder(Recorder):
         self._encoder.copy_buffer_to_buffer(begin, 0, end, at, source.nbytes)
 
     def clear(self, array: Array) -> None:
+        self._arrays.append(array)
         self._encoder.clear_buffer(cast(_Buffer, array.buffer).handle)
 
     def stage(self, name: str) -> None:
