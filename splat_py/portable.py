@@ -230,10 +230,9 @@ class Kernels:
     def forward(self, colors: Tensor, opacities: Tensor, width: int, height: int) -> Tensor:
         pixels = width * height
         image, sums = self._device.memory.empty(pixels * 4), self._sums(colors, opacities, pixels)
-        recorder = self._device.record()
-        sums.record(recorder, "sumGaussians")
-        recorder.dispatch("portable", "fillImage", linear_groups(pixels), sums=sums, image=image)
-        recorder.submit()
+        with self._device.recording() as recorder:
+            sums.record(recorder, "sumGaussians")
+            recorder.dispatch("portable", "fillImage", linear_groups(pixels), sums=sums, image=image)
         return image.tensor().to(colors.device)
 
     def backward(self, v_image: Tensor, colors: Tensor, opacities: Tensor, coefficients: int) -> Tensor:

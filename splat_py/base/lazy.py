@@ -13,7 +13,7 @@ def lazy(package: str, homes: dict[str, str] | None = None) -> tuple[Callable[[s
     """Return `__getattr__` and `__dir__` for a package, given its `__name__`. `homes` maps each public name to the module that
     defines it; "module:other" if its name there is `other`, "module:" for the module itself. By default these are the names
     that the package's source imports for type checkers."""
-    known = _typed_homes(package) if homes is None else homes
+    known = typed_homes(package) if homes is None else homes
 
     def load(name: str) -> Any:
         if name not in known:
@@ -30,9 +30,15 @@ def lazy(package: str, homes: dict[str, str] | None = None) -> tuple[Callable[[s
     return load, names
 
 
-def _typed_homes(package: str) -> dict[str, str]:
-    """Return the modules of the names that a package imports in its first `if`, `if TYPE_CHECKING:`."""
-    source = Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8")
-    checked = next(node for node in ast.parse(source).body if isinstance(node, ast.If))
-    imports = (node for node in checked.body if isinstance(node, ast.ImportFrom))
-    return {alias.name: str(node.module) for node in imports for alias in node.names}
+def typed_homes(package: str) -> dict[str, str]:
+    """Return the homes, as for `lazy`, of the names that a package imports in its first `if`, `if TYPE_CHECKING:`."""
+    file = Path(str(sys.modules[package].__file__))
+    checked = next(node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.If))
+    homes = {}
+    for node in checked.body:
+        assert isinstance(node, ast.ImportFrom)
+        home = str(node.module)
+        # Packages give their modules here, modules their names.
+        is_package = file.parents[package.count(".") + 1].joinpath(*home.split(".")).is_dir()
+        homes |= {a.asname or a.name: f"{home}.{a.name}:" if is_package else f"{home}:{a.name}" for a in node.names}
+    return homes

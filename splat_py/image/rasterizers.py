@@ -117,10 +117,9 @@ class TileRasterizer(Rasterizer):
         return self._image.colors
 
     def reserve(self, parameters: Array) -> None:
-        recorder = self._device.record()
-        self._record_evaluation(recorder, parameters)
-        self._binning.record_count(recorder)
-        recorder.submit()
+        with self._device.recording() as recorder:
+            self._record_evaluation(recorder, parameters)
+            self._binning.record_count(recorder)
         needed = int(self._binning.isect_count.numpy()[0])
         if needed > self._binning.capacity or self._binning.capacity == 0:
             self.reserve_isects(max(int(needed * _HEADROOM), 1))
@@ -279,9 +278,8 @@ def draw(device: Device, parameters: Array, width: int, height: int, rasterizer:
     rasterizer = rasterizer or rasterizer_for(device, parameters.shape[1], width, height)
     rasterizer.reserve(parameters)
     image = device.memory.empty((height, width, 3))
-    recorder = device.record()
-    rasterizer.record_render(recorder, parameters, image)
-    recorder.submit()
+    with device.recording() as recorder:
+        rasterizer.record_render(recorder, parameters, image)
     return image
 
 

@@ -180,10 +180,9 @@ def compare(
     height, width, _ = arrays[0].shape
     sweeps = SsimPasses(device, width, height, Comparison(0.0, 1.0, packed=False, whole_windows=True))
     sums = device.memory.empty(SUMS)
-    recorder = device.record()
-    recorder.clear(sums)
-    sweeps.record(recorder, arrays[0], arrays[1].as_uint32, sums, None)
-    recorder.submit()
+    with device.recording() as recorder:
+        recorder.clear(sums)
+        sweeps.record(recorder, arrays[0], arrays[1].as_uint32, sums, None)
     return psnr, float(sums.numpy().sum(0, dtype=np.float64)[1]) / sweeps.ssim_count
 
 

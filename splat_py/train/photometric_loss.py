@@ -311,14 +311,13 @@ class _Compare(torch.autograd.Function):
         sums = [device.memory.empty(SUMS) for _ in arrays]
         gradients = [device.memory.empty(array.shape) if ctx.needs_input_grad[i] else None for i, array in enumerate(arrays)]
 
-        recorder = device.record()
-        # The gradient for y is the gradient for x with both exchanged.
-        for i, (of, other, v_of) in enumerate(zip(arrays, reversed(arrays), gradients, strict=True)):
-            if i == 0 or v_of is not None:
-                recorder.clear(sums[i])
-                for image in range(images):
-                    sweeps.record(recorder, of, other.as_uint32, sums[i], v_of, image, swapped=i == 1)
-        recorder.submit()
+        with device.recording() as recorder:
+            # The gradient for y is the gradient for x with both exchanged.
+            for i, (of, other, v_of) in enumerate(zip(arrays, reversed(arrays), gradients, strict=True)):
+                if i == 0 or v_of is not None:
+                    recorder.clear(sums[i])
+                    for image in range(images):
+                        sweeps.record(recorder, of, other.as_uint32, sums[i], v_of, image, swapped=i == 1)
 
         ctx.save_for_backward(*(None if array is None else as_tensor(array, x) for array in gradients), *sources)
         pixels, similarity = (float(total) for total in sums[0].numpy().sum(0, dtype=np.float64)[:2])

@@ -254,10 +254,9 @@ class _Render(torch.autograd.Function):
         rays = Rays(array(rays_o.detach()), array(rays_d.detach()), *size)
         image = RayImage.empty(device, rays.count)
         behind = array(background.detach().contiguous())
-        recorder = device.record()
-        volume.record_occupancy(recorder, march)
-        volume.record_forward(recorder, march, rays, behind, image)
-        recorder.submit()
+        with device.recording() as recorder:
+            volume.record_occupancy(recorder, march)
+            volume.record_forward(recorder, march, rays, behind, image)
         dtypes = [part.dtype for part in parameters]
         save_state(ctx, (volume, march, rays, behind, image, dtypes), rays_o, rays_d, background, *parameters)
         return as_tensor(image.colors, rays_o), as_tensor(image.transmittances, rays_o), as_tensor(image.depths, rays_o)
@@ -275,10 +274,9 @@ class _Render(torch.autograd.Function):
             if volume.groups == 0:
                 alert_not_deterministic("volume.render")
             gradients = volume.empty_gradients()
-            recorder = device.record()
-            recorder.clear(gradients)
-            volume.record_backward(recorder, march, rays, behind, image, v_image, gradients, v_rays=v_rays)
-            recorder.submit()
+            with device.recording() as recorder:
+                recorder.clear(gradients)
+                volume.record_backward(recorder, march, rays, behind, image, v_image, gradients, v_rays=v_rays)
             sums = volume.parts(as_tensor(gradients, v_results[0]).sum(0))
             v_parameters = [part.to(dtype) for part, dtype in zip(sums, dtypes, strict=True)]
         v_ends = [as_tensor(v, v_results[0]) for v in (v_rays.origins, v_rays.directions)] if v_rays else [None, None]

@@ -171,9 +171,8 @@ class SelfTest:
         def once() -> dict[str, float]:
             arrays = array(keys), array(values)
             begin = time.perf_counter()
-            recorder = self.device.record()
-            sort.record(recorder, *arrays, number, bits=32)
-            recorder.submit()
+            with self.device.recording() as recorder:
+                sort.record(recorder, *arrays, number, bits=32)
             return {f"sort, {count:,} keys, 32 bits": time.perf_counter() - begin}
 
         return benchmark.medians(once, _REPEATS)

@@ -1,7 +1,6 @@
 """The self-test's `Case`, and small scenes from integer arithmetic, identical on every machine and NumPy version."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from splat_py.gpu.device import Device, Operator
-from splat_py.gpu.kernels import Recorder
 from splat_py.scene.camera import Camera, affine
 
 Floats = NDArray[np.float32]
@@ -44,13 +42,6 @@ class Case:
     allowed: float = 1e-4  # see `checking.error`
     # Operators that the device must have.
     needs: tuple[Operator, ...] = (Operator.SPLAT_FORWARD, Operator.SPLAT_BACKWARD)
-
-
-@contextmanager
-def recording(device: Device) -> Iterator[Recorder]:
-    recorder = device.record()
-    yield recorder
-    recorder.submit()
 
 
 def leaves_of(**arrays: Floats) -> dict[str, Any]:

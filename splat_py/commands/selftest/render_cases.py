@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from splat_py.commands.selftest import inputs
-from splat_py.commands.selftest.inputs import HEIGHT, WIDTH, Arrays, Case, Floats, leaves_of, recording, with_gradients
+from splat_py.commands.selftest.inputs import HEIGHT, WIDTH, Arrays, Case, Floats, leaves_of, with_gradients
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device, Operator
 from splat_py.gpu.sorting import PrefixSum, RadixSort
@@ -108,7 +108,7 @@ def _accumulating(name: str, reference: str, options: Options, run: Callable[[De
 def _prefix_sum(device: Device, stored: Arrays) -> Arrays:
     values = device.memory.array(inputs.bits(61, inputs.VALUES) >> np.uint32(16))
     total = PrefixSum(device, inputs.VALUES)
-    with recording(device) as recorder:
+    with device.recording() as recorder:
         total.record(recorder, values)
     return {"offsets": total.offsets.numpy()[::16], "total": total.total.numpy()}
 
@@ -118,7 +118,7 @@ def _radix_sort(device: Device, stored: Arrays) -> Arrays:
     array = device.memory.array
     keys, values = array(inputs.bits(62, inputs.KEYS) >> np.uint32(12)), array(np.arange(inputs.KEYS, dtype=np.uint32))
     sort = RadixSort(device, inputs.KEYS)
-    with recording(device) as recorder:
+    with device.recording() as recorder:
         _, order = sort.record(recorder, keys, values, array(np.array([inputs.KEYS], np.uint32)), bits=20)
     return {"order": order.numpy()}
 
@@ -268,7 +268,7 @@ def _draw(kind: str, native: bool, device: Device, stored: Arrays) -> Arrays:
     parameters, v_parameters = device.memory.array(raw), device.memory.empty(raw.shape)
     image = device.memory.empty((HEIGHT, WIDTH, 3))
     rasterizer.reserve(parameters)
-    with recording(device) as recorder:
+    with device.recording() as recorder:
         rasterizer.record_render(recorder, parameters, image)
         v_image = device.memory.array(inputs.v(43, stored["image"]))
         rasterizer.record_backward(recorder, parameters, v_image, v_parameters)

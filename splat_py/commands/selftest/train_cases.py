@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from splat_py.commands.selftest import inputs
-from splat_py.commands.selftest.inputs import HEIGHT, WIDTH, Arrays, Case, Floats, recording
+from splat_py.commands.selftest.inputs import HEIGHT, WIDTH, Arrays, Case, Floats
 from splat_py.fit.steps import Adam
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.arrays import Array
@@ -94,7 +94,7 @@ def _loss(device: Device, stored: Arrays) -> Arrays:
     loss = PhotometricLoss(device, WIDTH, HEIGHT, ssim_lambda=0.2)
     sums = device.memory.empty(SUMS)
     render = device.memory.array(inputs.uniform(32, -0.1, 1.2, 1, HEIGHT, WIDTH, 3))
-    with recording(device) as recorder:
+    with device.recording() as recorder:
         loss.record(recorder, render, device.memory.array(pack(inputs.photograph())), sums)
     return {"v_render": loss.v_render.numpy()[0], "sums": sums.numpy().sum(0)}
 
@@ -103,7 +103,7 @@ def _adam(row: int, head: int, device: Device, stored: Arrays) -> Arrays:
     shape, array = (7, row), device.memory.array
     first, second = array(inputs.uniform(93, -1, 1, *shape)), array(inputs.uniform(94, 0.1, 1, *shape))
     learnt = AdamArrays(array(inputs.uniform(91, -1, 1, *shape)), first, second)
-    with recording(device) as recorder:
+    with device.recording() as recorder:
         recorder.dispatch(
             "optimize",
             "adam",
@@ -125,7 +125,7 @@ def _adam(row: int, head: int, device: Device, stored: Arrays) -> Arrays:
 
 def _statistics(device: Device, stored: Arrays) -> Arrays:
     parameters = Parameters(device, state_before())
-    with recording(device) as recorder:
+    with device.recording() as recorder:
         parameters.record_statistics(recorder, *_screen_gradients(device), WIDTH, HEIGHT, _counting(device))
     after = parameters.state()
     return {name: after[name] for name in Parameters.STATISTICS}
@@ -137,7 +137,7 @@ def _batch(device: Device, stored: Arrays) -> Arrays:
     batch, v = BatchSums(parameters), inputs.uniform(99, -1, 1, inputs.GAUSSIANS, 3)
     (v_splats, radii), status = _screen_gradients(device), _counting(device)
     parameters.v_gaussians.means.write(v)
-    with recording(device) as recorder:
+    with device.recording() as recorder:
         batch.begin(recorder)
         for _ in range(2):
             parameters.record_statistics(recorder, v_splats, radii, WIDTH, HEIGHT, status, batch.statistics)
@@ -154,7 +154,7 @@ def _means(device: Device, stored: Arrays) -> Arrays:
     for step, counts in ((0, True), (1, True), (2, False), (2, True)):
         scales = inputs.uniform(120 + step, -1, 1, inputs.GAUSSIANS, 3)
         parameters = Parameters(device, state_before() | {"log_scales": scales if counts else scales + 1})
-        with recording(device) as recorder:
+        with device.recording() as recorder:
             means.record(recorder, parameters, step, array(np.array([not counts, 0, 0], np.uint32)))
     return {"log_scales": means.state()["log_scales" + MEAN][::3]}
 
@@ -166,7 +166,7 @@ def _filter(device: Device, stored: Arrays) -> Arrays:
     smoothing = Filter3D(device, lambda: [(device_camera(device, inputs.camera()), "Pinhole")], near=4.0)
     v_scales, v_opacities = filter_gradients()
     v = replace(raw, scales=array(v_scales), opacities=array(v_opacities))
-    with recording(device) as recorder:
+    with device.recording() as recorder:
         smooth = smoothing.record(recorder, raw, 0, _counting(device))
         smoothing.record_backward(recorder, v)
     filters = smoothing.state(raw)[FILTER]
@@ -179,7 +179,7 @@ def _depth(device: Device, stored: Arrays) -> Arrays:
     splats = inputs.splats(4)
     image = replace(Image.empty(device, 1, HEIGHT, WIDTH, 4), colors=array(render), alphas=array(alphas))
     target, v_alphas = supervision.target(WIDTH, HEIGHT), array(np.zeros_like(alphas))
-    with recording(device) as recorder:
+    with device.recording() as recorder:
         features = supervision.record_features(recorder, array(splats.colors[..., :3]), array(splats.depths))
         colors = supervision.record_colors(recorder, image, target)
         v_render = supervision.record_gradient(recorder, 0, image, target, array(v_colors), v_alphas)
@@ -259,7 +259,7 @@ def _densify(device: Device, stored: Arrays) -> Arrays:
 def _mcmc(device: Device, stored: Arrays) -> Arrays:
     parameters = Parameters(device, few_state())
     v = parameters.v_gaussians
-    with recording(device) as recorder:
+    with device.recording() as recorder:
         recorder.clear(v.opacities)
         recorder.clear(v.scales)
         density.record_prior(recorder, parameters, *MCMC.regularizers)
@@ -287,7 +287,7 @@ def image(seed: int, low: float) -> Floats:
 def _exposure(device: Device, stored: Arrays) -> Arrays:
     exposures = Exposures(device, PHOTOGRAPHS, exposure_state())
     colors, v_colors = (device.memory.array(image(seed, low)) for seed, low in ((100, 0), (101, -1)))
-    with recording(device) as recorder:
+    with device.recording() as recorder:
         shown = exposures.record(recorder, PHOTOGRAPH, colors)
         parts = exposures.record_backward(recorder, PHOTOGRAPH, colors, v_colors)
         exposures.record_update(recorder, PHOTOGRAPH, parts, _counting(device), EPOCH, PROGRESS)
@@ -303,7 +303,7 @@ def _cameras(device: Device, stored: Arrays) -> Arrays:
     cameras = replace(device_camera(device, inputs.camera()), lenses=array(inputs.uniform(108, -0.1, 0.1, 1, 12)))
     refinement = CameraRefinement(device, PHOTOGRAPHS, 2.0, camera_state())
     v_cameras = array(inputs.uniform(109, -1, 1, 1, 28)), array(inputs.uniform(110, -1, 1, 1, 16))
-    with recording(device) as recorder:
+    with device.recording() as recorder:
         refined = refinement.record(recorder, PHOTOGRAPH, cameras)
         refinement.record_update(
             recorder, PHOTOGRAPH, cameras, v_cameras, _counting(device), epoch=EPOCH, step=CAPTURE_STEP, progress=PROGRESS
@@ -322,7 +322,7 @@ def _environment(device: Device, stored: Arrays) -> Arrays:
     rendered = replace(Image.empty(device, 1, HEIGHT, WIDTH, 3), colors=array(image(100, 0)), final_T=array(transmittance()))
     environment = LearntEnvironment(device, state_of("environment", 111, 16, 3))
     v_alphas = device.memory.empty((1, HEIGHT, WIDTH, 1))
-    with recording(device) as recorder:
+    with device.recording() as recorder:
         shown = environment.record(recorder, cameras, rendered)
         parts = environment.record_backward(recorder, cameras, rendered, array(image(101, -1)), v_alphas)
         environment.record_update(recorder, parts, _counting(device), CAPTURE_STEP, PROGRESS)
@@ -344,6 +344,6 @@ def over(shade: int) -> Floats:
 def _background(device: Device, stored: Arrays) -> Arrays:
     black, white = (device.memory.array(pack(over(shade).astype(np.uint8))) for shade in (0, 1))
     composed = device.memory.empty(black.shape, np.uint32)
-    with recording(device) as recorder:
+    with device.recording() as recorder:
         record_composition(recorder, BACKGROUND, black, white, composed)
     return {"photograph": composed.numpy().view(np.uint8).reshape(HEIGHT, WIDTH, 4)}
