@@ -37,7 +37,7 @@ from splat_py.gpu.sources import Source, constant, declared, extern_defaults, me
 # among more kernels than these sessions hold compiles some of them again.
 _SESSIONS, _KERNELS_PER_SESSION = 2, 48
 # Modules that CUDA compiles with approximate divisions, roots, exponentials and logarithms. Their errors are smaller than the
-# margins of footprints (tests/shaders/test_footprint.py). Metal compiles everything so.
+# margins of footprints (tests/shaders/test_footprint.py).
 _FAST_MODULES = frozenset({"rasterize"})
 # The most timestamps in a profile.
 _MOST_MARKS = 256

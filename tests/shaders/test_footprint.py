@@ -115,6 +115,45 @@ def test_touches_is_true_where_a_rectangle_sees_the_splat() -> None:
     assert np.mean(actual & ~expected) < 0.02
 
 
+def touches(
+    means: Array, packed: Array, opacities: Array, low: Array, high: Array, *, log: float = 0, divide: float = 0
+) -> npt.NDArray[np.bool_]:
+    """The shader's `touches` in float32, with relative errors of its logarithm and divisions."""
+    one, (a, b, c) = np.float32(1), float32(packed).astype(np.float32).T
+    level = np.float32(2) * np.log(opacities.astype(np.float32) * np.float32(255)) * (one + np.float32(log))
+    level = level * np.float32(1.0001) + np.float32(1e-4)
+    lo, hi = (low - means).astype(np.float32).T, (high - means).astype(np.float32).T
+    near, far = np.clip(np.float32(0), lo, hi), np.maximum(abs(lo), abs(hi))
+    y = np.clip(-b * near[0] / c * (one + np.float32(divide)), lo[1], hi[1])
+    x = np.clip(-b * near[1] / a * (one + np.float32(divide)), lo[0], hi[0])
+    vertical = a * near[0] * near[0] + 2 * b * near[0] * y + c * y * y
+    horizontal = a * x * x + 2 * b * x * near[1] + c * near[1] * near[1]
+    return np.asarray(np.minimum(vertical, horizontal) - np.float32(1e-6) * (a * far[0] ** 2 + c * far[1] ** 2) <= level)
+
+
+def test_margins_cover_approximate_mathematics() -> None:
+    """CUDA's approximate functions err by less than 2⁻²⁰ (CUDA C++ Programming Guide, Intrinsic Functions), in α too. No splat
+    is missed at a pixel on its edge, where a rectangle's side touches it."""
+    rng = np.random.default_rng(16)
+    count, error = 4000, 2.0**-20
+    packed = conics(*np.exp(rng.uniform(-0.7, 4, (2, count))), rng.uniform(0, np.pi, count))
+    means, opacities = float32(rng.uniform(0, SIDE, (count, 2))), float32(rng.uniform(0.005, 1, count))
+    a, b, c = packed.T
+    right = np.sqrt(2 * np.log(255 * opacities) * c / (a * c - b * b))
+    offset = np.stack([right, -b / c * right], 1)
+    pixel = float32(means + offset * (1 + rng.uniform(-2, 2, (count, 1)) * error))
+    dx, dy = (pixel - means).T
+    visible = opacities * np.exp(-0.5 * (a * dx * dx + 2 * b * dx * dy + c * dy * dy)) * (1 + error) >= MIN_ALPHA
+    assert 0.3 < visible.mean() < 0.9
+    low, high = pixel - np.array([0, 3]), pixel + np.array([7, 4])
+    splats = means, packed, opacities, low, high
+    np.testing.assert_array_equal(touches(*splats), shader.touches(footprint(means, packed, opacities), low, high))
+    for log in (-error, error):
+        for divide in (-error, error):
+            assert touches(*splats, log=log, divide=divide)[visible].all()
+    assert not touches(*splats, log=-2e-3)[visible].all()
+
+
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     tile=st.sampled_from([4, 8, 16]),
