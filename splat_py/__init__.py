@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from splat_py import shaders as shaders
     from splat_py import volume as volume
     from splat_py.gpu.device import Device as Device
-    from splat_py.gpu.device import adapters as devices
+    from splat_py.gpu.device import adapters as devices  # noqa: F401
     from splat_py.gpu.device import get_device as get_device
     from splat_py.render.project import project as project
     from splat_py.render.project import project_backward as project_backward

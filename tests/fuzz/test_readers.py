@@ -141,7 +141,7 @@ def test_damaged_sources(tmp_path: Path) -> None:
     ("source", "message"),
     [
         (b"public float f(float x) { return y; }", "cannot be compiled: line 1: undefined identifier"),
-        (b"[Differentiable]\nfloat f(float x)\n{\n for (int i = (0; i < 3; i++) x *= x;\n}", r"cannot be compiled: line 4: \( is not closed"),
+        (b"[Differentiable]\nvoid f()\n{ for (int i = (0; i < 3; i++) {} }", r"cannot be compiled: line 3: \( is not closed"),
         (b"\n\nimport nothing;", r"cannot be compiled: line 3: cannot open file 'nothing\.slang'"),
         (b"\xff\xfe", "cannot be read"),
         (None, "does not exist or is not a file; name a Slang file"),
