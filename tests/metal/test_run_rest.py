@@ -83,7 +83,7 @@ def test_as_on_vulkan(check: Callable[[], None], metal: MetalOnCpu) -> None:
 def test_radix_sort(tuning: Tuning, size: int, metal: MetalOnCpu) -> None:
     keys = np.random.default_rng(size).integers(0, 1 << 32, size, dtype=np.uint32)
     every_order(metal, lambda: test_sorting.check(keys, tuning), SCHEDULES + (OTHER_WIDTHS if size == 5000 else []))
-    every_order(metal, lambda: test_sorting.check(keys, tuning, capacity=size + 3001))
+    every_order(metal, lambda: test_sorting.check(keys, tuning, capacity=size + 4001))
 
 
 def test_losses_in_bands(metal: MetalOnCpu) -> None:

@@ -351,7 +351,7 @@ def test_train(found: None, mps: TorchMps, tmp_path: Path, monkeypatch: pytest.M
     scene = write_demo_scene(tmp_path / "demo", views=4, size=32)
     options = ("--downscale", 1, "--steps", 3, "--init", "random", "--init-num-pts", 40, "--device", "mps")
     command(monkeypatch, "train", scene, "--out", tmp_path / "run", *options)
-    assert mps.dispatches > 100
+    assert mps.dispatches > 80
     assert any((tmp_path / "run").iterdir())
 
 
