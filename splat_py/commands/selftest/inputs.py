@@ -23,7 +23,7 @@ GAUSSIANS = 36
 CROWD, CROWD_EVERY = 3000, 16
 CROWD_SIDE = 12
 # Keys to sort and values to sum, more than one block on every device.
-KEYS, VALUES = 6000, 5000
+KEYS, VALUES = 10_000, 9_000
 BLOBS = 20
 VOLUME_BOX = ((-1.0, -0.8, -1.2), (1.0, 0.9, 1.1))
 VOLUME_SIZE = (5, 4, 6)
