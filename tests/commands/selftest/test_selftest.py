@@ -69,7 +69,7 @@ def test_the_stored_results_are_those_of_the_references() -> None:
         # Inputs are powers and exponentials in float32, whose last bit depends on the processor; hence this atol.
         atol = 1e-8 * max(10.0, float(np.nanmax(np.abs(expected), initial=0)))
         np.testing.assert_allclose(stored[case][name], expected, rtol=1e-5, atol=atol, err_msg=key)
-    assert Path(checking.__file__).with_name("references.safetensors").stat().st_size < 330_000
+    assert Path(checking.__file__).with_name("references.safetensors").stat().st_size < 340_000
 
 
 @pytest.fixture
