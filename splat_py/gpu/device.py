@@ -192,9 +192,10 @@ class Device:
         try:
             yield self._open.recorder
         finally:
+            recorder, self._open.recorder = self._open.recorder, None
             # After errors, too: torch's checkpoints leave a forward pass by one as soon as they have what they need of it.
-            self.flush()
-            self._open.recorder = None
+            if not recorder.is_empty:
+                recorder.submit()
 
     def flush(self) -> None:
         """Submit the commands of an open `recording`, and wait for their results. The next `recording` begins a new list."""

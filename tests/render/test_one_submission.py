@@ -53,6 +53,10 @@ def undefined(memory: Memory, *args: Any, empty: Any = Memory.empty, **others: A
     return array
 
 
+def refuse(message: str) -> None:
+    raise SplatError(message)
+
+
 def render(inputs: dict[str, Tensor], **options: Any) -> Tensor:
     return rasterization(**inputs, width=WIDTH, height=HEIGHT, **options)[0]
 
@@ -104,7 +108,19 @@ def test_an_error_submits_what_was_recorded() -> None:
         raise SplatError("for the test")
     assert not array.numpy().any()
     with device.recording() as recorder:
-        assert not recorder._arrays
+        assert recorder.is_empty
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_failed_submission_closes_the_recording(early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    device, inputs = get_device(), inputs_of()
+    expected = render(inputs)
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "submit", lambda self: refuse("for the test"))
+        with pytest.raises(SplatError, match="for the test"):
+            render(inputs, render_mode="RGB+D" if early else "RGB")
+    assert device._open.recorder is None
+    torch.testing.assert_close(render(inputs), expected, rtol=0, atol=0)
 
 
 def test_threads_do_not_share_a_recording() -> None:
