@@ -34,7 +34,7 @@ def typed_homes(package: str) -> dict[str, str]:
     """Return the homes, as for `lazy`, of the names that a package imports in its first `if`, `if TYPE_CHECKING:`."""
     file = Path(str(sys.modules[package].__file__))
     checked = next(node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.If))
-    homes = {}
+    homes: dict[str, str] = {}
     for node in checked.body:
         assert isinstance(node, ast.ImportFrom)
         home = str(node.module)
