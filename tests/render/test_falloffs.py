@@ -36,7 +36,7 @@ struct Mine : {kind}
 """
 
 
-OWN_GAUSSIAN = own("return exp(sigma * -0.5);")
+OWN_GAUSSIAN = own("return gaussian(sigma);")
 # A type with its own width and height.
 SCALED = (
     "return exp(sigma * -0.5 * extras.x) * extras.y;",

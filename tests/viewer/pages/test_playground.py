@@ -294,7 +294,7 @@ def test_plans_hold_for_every_size(name: str) -> None:
         others = [small, usual, small | {"capacity": 1 << 26}]
     else:
         usual = FIT_SIZES
-        small = {"width": 383, "height": 259 * 2, "blobs": 77, "capacity": 999, "step": 3, "steps": 40, "rate": 0.25}
+        small = {"width": 383, "height": 259 * 2, "blobs": 9077, "capacity": 9999, "step": 3, "steps": 40, "rate": 0.25}
         plans = [fit_plan(kernels, sizes) for sizes in (usual, small)]
         others = [small, usual]
     for sizes in others:
