@@ -263,11 +263,13 @@ class Model:
         # Each lane waits for its own sector, so too few lanes do not use the whole bandwidth.
         wanted = self.gpu.gigabytes_a_second * _NANOSECONDS / self.gpu.processors
         share = min(warps * _WAVE * 32 / wanted, 1.0)
+        # Count, sum and scatter; one workgroup alone sums up to 8,191 counts (splat_py/gpu/sorting.py).
+        dispatches = 3 if digits * math.ceil(count / (threads * items)) < 8192 else 5
         return Time(
             passes * (self._issue(count * _SORT_INSTRUCTIONS / _WAVE) + banks),
             passes * self._memory(count * 20) / share,
             0.0,
-            self._launch(passes * 5),
+            self._launch(passes * dispatches),
             passes * latency,
         )
 
