@@ -127,8 +127,8 @@ def _demo() -> Dataset:
 def training_step(tuning: Tuning = _GPU_TUNING) -> list[Dispatch]:
     """A step of `Trainer` with spherical harmonics of degree 3, on any photographs."""
     device = RecordingDevice(tuning)
-    # 100 Gaussians are more than `_SEGMENT`, so a list may need a second segment.
-    config = TrainConfig(steps=10, sh_interval=1, init="random", init_num_pts=100)
+    # So many Gaussians are sorted by several workgroups, and may need a second segment.
+    config = TrainConfig(steps=10, sh_interval=1, init="random", init_num_pts=10_000)
     trainer = Trainer(_demo(), config, device=device)
     if tuning.segment is not None:
         trainer._gradients.segments = 2
