@@ -160,9 +160,7 @@ class Shading:
         v_weights: Array | None = None,
     ) -> None:
         """Turn gradients of colours into those of features and means, overwritten (with `add_to_means`, means added to).
-
-        Gradients of cameras and weights are added to.
-        """
+        Gradients of cameras and weights are added to."""
         recorder.stage("shade backward")
         options, scenes, per_scene = self.options, self.cameras.scenes, self._per_scene
         of_cameras = SharedRows.over(recorder, v_cameras, per_scene, options)

@@ -143,9 +143,7 @@ class Surface:
 
     def median_of(self, values: Tensor) -> Tensor:
         """Pick the value of each pixel's median, [C, H, W, 1], from splats' values [..., C, N] or, packed, [M]; 0 without one.
-
-        Differentiable in `values`.
-        """
+        Differentiable in `values`."""
         medians, tiles = self.rendered.arrays.medians, self.tiles
         assert medians is not None
         past = as_tensor(medians, values).view(torch.int32).long()
