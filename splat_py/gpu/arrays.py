@@ -200,14 +200,12 @@ class Array:
             return
         if isinstance(values, torch.Tensor):
             values = values.detach()
-            if self.memory.bridge is Bridge.MPS:
-                # torch's own commands and the kernels run in the same order.
+            is_cuda = self.memory.bridge is Bridge.CUDA and values.is_cuda
+            if is_cuda or self.memory.bridge is Bridge.MPS:
                 self.tensor().copy_(values.reshape(self.shape))
-                return
-            if self.memory.bridge is Bridge.CUDA and values.is_cuda:
-                self.tensor().copy_(values.reshape(self.shape))
-                # Kernels run on the device's own stream, not on torch's.
-                torch.cuda.current_stream(values.device).synchronize()
+                if is_cuda:
+                    # Kernels run on the device's own stream. On MPS they run in the order of torch's own commands.
+                    torch.cuda.current_stream(values.device).synchronize()
                 return
             values = values.cpu().numpy()
         values = np.ascontiguousarray(values, dtype=self.dtype)

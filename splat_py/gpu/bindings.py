@@ -25,7 +25,6 @@ Uniform: TypeAlias = int | float | spy.uint2
 # Distinct from None, which is a valid value.
 _LACKING = object()
 
-_VECTOR = re.compile(r"vector<(\w+), *(\d)>")
 # The beginning of another word in a Slang name.
 _WORD = re.compile(r"(?<=[a-z0-9])([A-Z])(?=([a-z])?)")
 
@@ -72,13 +71,11 @@ class Bindings:
     needed: Globals  # the globals that it refers to
 
     @classmethod
-    def of(
-        cls, module: str, entry: str, constants: Mapping[str, Any] | None = None, layout: spy.ProgramLayout | None = None
-    ) -> Self:
-        """The bindings of an entry point of slang/kernels/<module>.slang, from its program, or without one from the source."""
+    def of(cls, module: str, entry: str, constants: Mapping[str, Any] | None = None) -> Self:
+        """The bindings that an entry point of slang/kernels/<module>.slang declares."""
         path = f"kernels/{module}"
         types = tuple(sorted(value for value in (constants or {}).values() if isinstance(value, str)))
-        return cls(f"{module}.{entry}", reflected(layout) if layout else declared(path), mentioned(path, entry, types))
+        return cls(f"{module}.{entry}", declared(path), mentioned(path, entry, types))
 
     @cached_property
     def _checked(self) -> set[tuple[str, type]]:
@@ -175,32 +172,3 @@ class Bindings:
 def in_python(name: str) -> str:
     """A Slang name in Python's spelling: `isectOffsets` is isect_offsets, `finalT` is final_T."""
     return _WORD.sub(lambda word: "_" + (word[1].lower() if word[2] else word[1]), name)
-
-
-def reflected(layout: spy.ProgramLayout) -> Globals:
-    """The globals of a linked program."""
-    kind = spy.TypeReflection.Kind
-    buffers: dict[str, str] = {}
-    uniforms: dict[str, str] = {}
-    block: dict[str, str] = {}
-
-    def add(name: str, variable: spy.TypeLayoutReflection) -> None:
-        if variable.kind == kind.struct:
-            for field in variable.fields:
-                add(f"{name}.{field.name}", field.type_layout)
-        elif variable.kind in (kind.scalar, kind.vector):
-            uniforms[name] = _name(variable.type)
-        else:
-            buffers[name] = _name(variable.element_type_layout.type)
-
-    for variable in layout.parameters:
-        if variable.type_layout.kind == kind.constant_buffer:
-            block = {field.name: _name(field.type_layout.type) for field in variable.type_layout.element_type_layout.fields}
-        else:
-            add(variable.name, variable.type_layout)
-    return Globals(buffers, uniforms | block, block=frozenset(block))
-
-
-def _name(kind: spy.TypeReflection) -> str:
-    """The name of a scalar or vector type, as written in Slang."""
-    return _VECTOR.sub(r"\1\2", kind.full_name)

@@ -214,11 +214,7 @@ class Device:
             self.profile = before
 
     def wait(self, submission: int) -> None:
-        """Wait until the commands of a `Recorder.submit` have run.
-
-        Raises:
-            DeviceLostError: the device stopped working.
-        """
+        """Wait until the commands of a `Recorder.submit` have run. DeviceLostError if the device stopped working."""
         with translate_device_lost():
             self.handle.wait_for_submit(submission)
 

@@ -110,32 +110,24 @@ class EmittedKernel(NamedTuple):
     threads: tuple[int, int, int]
 
 
-class _Imports:
-    """The modules that kernels import, each compiled once: parsing their text for each kernel takes longer than all the
-    rest."""
-
-    def __init__(self) -> None:
-        self._owner = tempfile.TemporaryDirectory(prefix="splat_py-modules-")
-        self.folder = Path(self._owner.name)
-        self._compiled: set[str] = set()
-
-    def prepare(self, module: str) -> None:
-        """Compile all imports of slang/<module>.slang, each after its own imports."""
-        for name in scope(module)[0].imports:
-            source = shader_folder() / f"{name}.slang"
-            if name in self._compiled or not source.is_file():
-                continue
-            self.prepare(name)
-            binary = self.folder / f"{name}.slang-module"
-            binary.parent.mkdir(parents=True, exist_ok=True)
-            include = ["-I", str(self.folder), "-I", str(shader_folder())]
-            binary.write_bytes(_run([str(source), *include, "-o", str(binary)], _container))
-            self._compiled.add(name)
-
-
 @cache
-def _imports() -> _Imports:
-    return _Imports()
+def _module_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="splat_py-modules-")
+
+
+def _compiled_imports(module: str) -> Path:
+    """Compile all imports of slang/<module>.slang, each once and after its own imports, and return their folder: parsing their
+    text for each kernel takes longer than all the rest."""
+    folder = Path(_module_folder().name)
+    for name in scope(module)[0].imports:
+        source, binary = shader_folder() / f"{name}.slang", folder / f"{name}.slang-module"
+        if binary.exists() or not source.is_file():
+            continue
+        _compiled_imports(name)
+        binary.parent.mkdir(parents=True, exist_ok=True)
+        include = ["-I", str(folder), "-I", str(shader_folder())]
+        binary.write_bytes(_run([str(source), *include, "-o", str(binary)], _container))
+    return folder
 
 
 # The compiler keeps some state per thread: Slang 2026.5 crashes if several threads use a session in turns.
@@ -225,9 +217,8 @@ WGSL_SIZES = {"u32": 4, "i32": 4, "f32": 4, "vec2<u32>": 8}
 
 def _emit_here(target: str, module: str, entry: str, constants: dict[str, Any]) -> tuple[bytes, tuple[int, int, int]]:
     with temporary_folder() as folder:
-        imports = _imports()
-        imports.prepare(f"kernels/{module}")
-        include = ["-I", str(imports.folder), "-I", str(shader_folder()), "-I", str(folder)]
+        imports = _compiled_imports(f"kernels/{module}")
+        include = ["-I", str(imports), "-I", str(shader_folder()), "-I", str(folder)]
 
         def compiled(name: str, text: str) -> list[str]:
             source, binary = folder / f"{name}.slang", folder / f"{name}.slang-module"

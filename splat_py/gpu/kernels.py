@@ -233,8 +233,7 @@ class KernelCache:
             name = "_".join(str(part) for item in sorted(constants.items()) for part in item).replace(".", "_")
             modules.append(session.load_module_from_source(f"{module.replace('/', '_')}_{name}", source))
         program = session.link_program(modules, [modules[0].entry_point(entry)])
-        bindings = Bindings.of(module, entry, constants, program.layout)
-        return Kernel(module, entry, self._device.create_compute_pipeline(program), bindings)
+        return Kernel(module, entry, self._device.create_compute_pipeline(program), Bindings.of(module, entry, constants))
 
 
 class Profile:

@@ -3,6 +3,7 @@
 Metal source has no reflection, and needs none: the compiler writes every parameter with its attribute.
 """
 
+import ctypes
 import re
 import struct
 from collections.abc import Mapping
@@ -10,67 +11,69 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
-_PARAMETER = re.compile(r"(?P<type>.*?)\s*(?P<name>\w+)\s*\[\[(?P<attribute>\w+)(?:\((?P<index>\d+)\))?\]\]")
+_PARAMETER = re.compile(r"(?:,\s*)?(?P<type>.*?)\s*(?P<name>\w+)\s*\[\[(?P<attribute>\w+)(?:\((?P<index>\d+)\))?\]\]")
 _FIELD = re.compile(r"^\s*(\S.*?)\s*(\**)\s*(\w+);", re.MULTILINE)
-_FORMATS = {"uint": "I", "int": "i", "float": "f", "bool": "?", "uint2": "Q"}
-
-
-class Field(NamedTuple):
-    """A number or a pointer in a block."""
-
-    # The C type, with a star for a pointer.
-    type: str
-    offset: int
+# A uint2 is as large and aligned as a pointer.
+_POINTER, _UINT2 = ctypes.c_void_p, ctypes.c_uint64
+_NUMBERS: dict[str, Any] = {
+    "uint": ctypes.c_uint32,
+    "int": ctypes.c_int32,
+    "float": ctypes.c_float,
+    "bool": ctypes.c_bool,
+    "uint2": _UINT2,
+}
 
 
 @dataclass(frozen=True)
 class Block:
     """A structure in a buffer, laid out as in C. The fields of inner structures are named `struct_field`."""
 
-    fields: dict[str, Field]
-    size: int
+    layout: type[ctypes.Structure]
 
-    @classmethod
-    def of(cls, source: str, structure: str) -> Self:
-        fields: dict[str, Field] = {}
-        size, _ = _lay_out(source, structure, "", 0, fields)
-        return cls(fields, size)
+    @property
+    def size(self) -> int:
+        return ctypes.sizeof(self.layout)
 
     @property
     def pointers(self) -> list[str]:
         """Names of buffers whose addresses are in the block."""
-        return [name for name, field in self.fields.items() if field.type.endswith("*")]
+        return [name for name, (kind, _) in self._fields.items() if kind is _POINTER]
 
     def pack(self, values: Mapping[str, Any], unset: int = 0) -> bytes:
         """Pack the given fields, pointers as addresses. The bytes of other fields are `unset`."""
         block = bytearray([unset]) * self.size
-        for name, (kind, offset) in self.fields.items():
+        for name, (kind, offset) in self._fields.items():
             if name in values:
                 value = values[name]
-                number = value.x | value.y << 32 if kind == "uint2" else value
-                struct.pack_into("Q" if kind.endswith("*") else _FORMATS[kind], block, offset, number)
+                struct.pack_into(kind._type_, block, offset, value.x | value.y << 32 if kind is _UINT2 else value)
         return bytes(block)
 
+    @cached_property
+    def _fields(self) -> dict[str, tuple[Any, int]]:
+        return _flattened(self.layout)
 
-def _lay_out(source: str, structure: str, prefix: str, offset: int, fields: dict[str, Field]) -> tuple[int, int]:
-    """Add the fields of a structure that begins at `offset`; return its end and its alignment."""
+
+def _layout(source: str, structure: str) -> type[ctypes.Structure]:
+    """A structure that emitted source declares."""
     body = re.search(rf"^struct {structure}\s*\{{(.*?)^\}};", source, re.MULTILINE | re.DOTALL)
     assert body, f"no structure {structure}"
-    end, alignment = offset, 1
-    for kind, stars, name in _FIELD.findall(body[1]):
-        name = prefix + stem(name)
-        if not stars and not kind.endswith("*") and kind not in _FORMATS:
-            # The inner structure's alignment is known only after its fields, so they are laid out twice.
-            _, align = _lay_out(source, kind, f"{name}_", 0, {})
-            end, _ = _lay_out(source, kind, f"{name}_", -(-end // align) * align, fields)
+    fields = [
+        (stem(name), _POINTER if stars or kind.endswith("*") else _NUMBERS.get(kind) or _layout(source, kind))
+        for kind, stars, name in _FIELD.findall(body[1])
+    ]
+    return type(structure, (ctypes.Structure,), {"_fields_": fields})
+
+
+def _flattened(layout: type[ctypes.Structure]) -> dict[str, tuple[Any, int]]:
+    """The types and offsets of all numbers and pointers, also those of inner structures, by name."""
+    found: dict[str, tuple[Any, int]] = {}
+    for name, kind, *_ in layout._fields_:
+        offset = getattr(layout, name).offset
+        if issubclass(kind, ctypes.Structure):
+            found |= {f"{name}_{field}": (inner, offset + at) for field, (inner, at) in _flattened(kind).items()}
         else:
-            kind += stars
-            align = 8 if kind.endswith("*") else struct.calcsize(_FORMATS[kind])
-            at = -(-end // align) * align
-            fields[name] = Field(kind, at)
-            end = at + align
-        alignment = max(alignment, align)
-    return -(-end // alignment) * alignment, alignment
+            found[name] = kind, offset
+    return found
 
 
 class Parameter(NamedTuple):
@@ -96,9 +99,12 @@ class MetalParameters:
     @classmethod
     def of(cls, source: str, entry: str) -> Self:
         """The parameters of `[[kernel]] void <entry>(…)` in `source`."""
-        matches = [match for match in map(_PARAMETER.fullmatch, _parameters(source, entry)) if match]
-        parameters = [Parameter(m["type"], stem(m["name"]), m["attribute"], int(m["index"] or -1)) for m in matches]
-        blocks = {p.name: Block.of(source, p.type.split()[0]) for p in parameters if p.name in ("params", "globalParams")}
+        written = re.search(rf"\[\[kernel\]\] void {entry}\((.*?)\)\s*\{{", source, re.DOTALL)
+        assert written, f"no kernel {entry}"
+        found = _PARAMETER.finditer(written[1])
+        parameters = [Parameter(m["type"], stem(m["name"]), m["attribute"], int(m["index"] or -1)) for m in found]
+        kinds = {p.name: p.type.split()[0] for p in parameters if p.name in ("params", "globalParams")}
+        blocks = {name: Block(_layout(source, kind)) for name, kind in kinds.items()}
         return cls(parameters, blocks)
 
     @cached_property
@@ -110,19 +116,3 @@ class MetalParameters:
 def stem(name: str) -> str:
     """A name as in the Slang source, without the emitted numeric suffix."""
     return re.sub(r"_\d+$", "", name).removeprefix("globalParams_")
-
-
-def _parameters(source: str, entry: str) -> list[str]:
-    """The parameters of a kernel, each as it is written."""
-    start = source.index(f"[[kernel]] void {entry}(") + len(f"[[kernel]] void {entry}(")
-    parameters, depth, current = [], 0, ""
-    for character in source[start:]:
-        depth += (character in "([<{") - (character in ")]>}")
-        if depth < 0 or (character == "," and depth == 0):
-            parameters.append(current.strip())
-            current = ""
-            if depth < 0:
-                break
-        else:
-            current += character
-    return [parameter for parameter in parameters if parameter]

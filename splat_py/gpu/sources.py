@@ -1,4 +1,4 @@
-"""Facts from the Slang sources that reflection lacks: the values of constants, and the globals that an entry point refers to.
+"""Facts from the Slang sources: the values of constants, and the globals that a module declares and an entry point refers to.
 
 Reflection lists the globals of every module that a kernel is linked from, used or not. Here, declarations are read as sets of
 words: a declaration counts if the entry point mentions its name, directly or through other declarations. A method counts if

@@ -40,7 +40,8 @@ _MOST_RATIO = 1032
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 _AGAIN = "compress the scene again"
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool")
-_RANKS = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3)}
+# Parameters in pictures, by which PLAS also sorts, and the shapes of a Gaussian's values.
+_SHAPES = {"means": (3,), "scales": (3,), "quats": (4,), "opacities": (), "sh0": (1, 3)}
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,9 @@ def _entry(name: str, fields: dict[str, Any]) -> Entry:
         raise ValueError(f"{name} has no valid shape")
     if dtype not in _DTYPES:
         raise ValueError(f"{name} has no valid type")
-    if tuple(shape[1:]) != _RANKS.get(name, tuple(shape[1:])) or (name == "shN" and (len(shape), shape[-1]) != (3, 3)):
+    if tuple(shape[1:]) != _SHAPES.get(name, tuple(shape[1:])) or (name == "shN" and (len(shape), shape[-1]) != (3, 3)):
         raise ValueError(f"{name} has shape {shape}")
-    quantised = name in (*_RANKS, "shN") and 0 not in shape
+    quantised = name in (*_SHAPES, "shN") and 0 not in shape
     count = 1 if name == "shN" else math.prod(shape[1:])
     mins, maxs = (_range(name, fields[key], count) if quantised else np.zeros(0, np.float32) for key in ("mins", "maxs"))
     bits = fields["quantization"] if quantised and name == "shN" else 8
@@ -147,8 +148,6 @@ def _read_array(archive: zipfile.ZipFile, name: str, wanted: tuple[int | None, .
 __all__ = ["PngCompression", "sort_splats"]
 
 _CLUSTERS, _CLUSTER_BITS = 1 << 16, 6
-_PICTURES = ("scales", "quats", "opacities", "sh0")
-_SORTED_BY = ("means", *_PICTURES)
 
 
 @dataclass
@@ -194,14 +193,11 @@ class PngCompression:
     def _write(self, folder: Path, name: str, values: Tensor, side: int) -> dict[str, Any]:
         """Write a parameter's files and return its entry for meta.json."""
         meta = {"shape": list(values.shape), "dtype": str(values.dtype).removeprefix("torch.")}
-        if name == "means":
-            steps, ranges = _quantize(values.reshape(side, side, -1), 16)
-            write_pixels(folder / "means_l.png", steps & 255)
-            write_pixels(folder / "means_u.png", steps >> 8)
-            return meta | ranges
-        if name in _PICTURES:
-            steps, ranges = _quantize(values.reshape(side, side, -1), 8)
-            write_pixels(folder / f"{name}.png", steps)
+        if name in _SHAPES:
+            steps, ranges = _quantize(values.reshape(side, side, -1), 16 if name == "means" else 8)
+            pictures = {"means_l": steps & 255, "means_u": steps >> 8} if name == "means" else {name: steps}
+            for picture, pixels in pictures.items():
+                write_pixels(folder / f"{picture}.png", pixels)
             return meta | ranges
         if name != "shN":
             _write_arrays(folder / f"{name}.npz", arr=values.cpu().numpy())
@@ -220,7 +216,7 @@ class PngCompression:
         splats = {entry.name: self._read(folder, entry) for entry in read_entries(folder)}
         if "means" in splats:
             splats["means"] = inverse_log_transform(splats["means"])
-        for name in ("means", *_PICTURES, "shN"):
+        for name in (*_SHAPES, "shN"):
             if name in splats and not splats[name].isfinite().all():
                 raise SplatError(f"{folder / 'meta.json'}: {name} has a range beyond its type; compress the scene again")
         return splats
@@ -231,7 +227,7 @@ class PngCompression:
         if entry.name == "means":
             low, high = (read_picture(folder / f"means_{half}.png", entry) for half in "lu")
             values = entry.dequantize(high.astype(np.uint16) << 8 | low, 16)
-        elif entry.name in _PICTURES:
+        elif entry.name in _SHAPES:
             values = entry.dequantize(read_picture(folder / f"{entry.name}.png", entry), 8)
         elif entry.name != "shN":
             (values,) = read_arrays(folder / f"{entry.name}.npz", {"arr": entry.shape})
@@ -280,7 +276,7 @@ def sort_splats(splats: Mapping[str, Tensor], verbose: bool = True) -> dict[str,
         order[morton_order(along_grid)] = torch.from_numpy(morton_order(means.detach().float().cpu().numpy()))
         order = order.to(means.device)
     else:
-        rows = torch.cat([splats[name].reshape(side**2, -1) for name in _SORTED_BY if name in splats], dim=1)
+        rows = torch.cat([splats[name].reshape(side**2, -1) for name in _SHAPES if name in splats], dim=1)
         # PLAS finds better arrangements from a random order.
         shuffled = torch.randperm(side**2, device=rows.device)
         grid = rows[shuffled].reshape(side, side, -1).permute(2, 0, 1)

@@ -15,7 +15,6 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.tensors import check_shape, check_tensors
 from splat_py.gsplat.checks import check_tiles, device_to_differentiate, leading
 from splat_py.render.options import Options
-from splat_py.render.rasterize import MAX_CHANNELS
 from splat_py.render.rasterize import rasterize_to_pixels as rasterize
 from splat_py.render.splats import ProjectedSplats
 from splat_py.render.surfels import rasterize_surface, with_densify
@@ -64,8 +63,6 @@ def rasterize_to_pixels(
         absgrad: also store Σ |∂L/∂mean2d| over pixels in `means2d.absgrad` (Ye et al. 2024).
         accumulate: method to sum gradients over pixels, as in `splat_py.rasterization`.
     """
-    if absgrad and colors.shape[-1] > MAX_CHANNELS:
-        raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS} channels; leave absgrad out")
     size = int(image_width), int(image_height)
     rows: Rows = {"conics": (conics, (3,)), "colors": (colors, ("D",)), "opacities": (opacities, ())}
     lists = isect_offsets, flatten_ids, masks, packed

@@ -92,12 +92,7 @@ def fully_fused_projection(
         device,
         antialiased=calc_compensations and opacities is not None,
         camera_model=CAMERA_MODELS[camera_model],
-        eps2d=eps2d,
-        near_plane=near_plane,
-        far_plane=far_plane,
-        radius_clip=radius_clip,
-        packed=packed,
-        sparse_grad=sparse_grad,
+        **Options.same_named(locals()),
     )
     gaussians = means, quats, scales, effective
     splats = project(*gaussians, viewmats, Ks, width, height, options, covars=covars, device=device)
@@ -147,15 +142,7 @@ def fully_fused_projection_2dgs(
     check_shape("quats", quats, (*batch, count, 4))
     check_shape("scales", scales, (*batch, count, 3))
     device = device_to_differentiate(means)
-    options = Options.on(
-        device,
-        primitive="Surfel",
-        near_plane=near_plane,
-        far_plane=far_plane,
-        radius_clip=radius_clip,
-        packed=packed,
-        sparse_grad=sparse_grad,
-    )
+    options = Options.on(device, primitive="Surfel", **Options.same_named(locals()))
     opaque = means.new_ones(*batch, count)
     splats = project(means, quats, scales, opaque, viewmats, Ks, width, height, options, device=device)
     results = splats.radii, splats.means2d, splats.depths, splats.conics.unflatten(-1, (3, 3)), splats.normals

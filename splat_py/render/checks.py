@@ -10,12 +10,10 @@ from torch import Tensor
 
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import LARGEST, shown
-from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.tensors import check_shape
 from splat_py.render.cameras import CAMERA_MODELS
-from splat_py.render.options import SPLATS, STOPS, Options
-from splat_py.render.rasterize import MAX_CHANNELS
+from splat_py.render.options import SPLATS, STOPS
 from splat_py.render.shade import color_model
 from splat_py.shaders.functions import ShaderModule
 
@@ -160,7 +158,7 @@ def check_colors(
     has_features = color != "SphericalHarmonics"
     if has_features and sh_degree is not None:
         raise SplatError("sh_degree belongs to SphericalHarmonics; leave sh_degree or color out")
-    _check_features("colors", colors, "sh_degree", sh_degree, means, viewmats)
+    check_features("colors", colors, "sh_degree", sh_degree, means, viewmats)
     if weights is not None:
         check_shape("weights", weights, ("W",))
     if has_features:
@@ -174,35 +172,6 @@ def check_colors(
             raise SplatError(f"{name} holds a number that is not finite; every pixel would be NaN")
 
 
-def check_signals(means: Tensor, viewmats: Tensor, extra_signals: Tensor | None, degree: int | None) -> None:
-    """Raise SplatError unless `extra_signals`, if given, fit Gaussians and cameras."""
-    if extra_signals is not None:
-        _check_features("extra_signals", extra_signals, "extra_signals_sh_degree", degree, means, viewmats)
-
-
-def check_along_rays(options: Options, camera_model: Any, covars: Tensor | None, lenses: Tensor | None) -> None:
-    """Raise NotImplementedError for options that do not work with Gaussians evaluated along rays."""
-    refuse(
-        "with_eval3d=True",
-        {
-            f"camera_model={camera_model!r}": camera_model != "pinhole",
-            "a rolling shutter": options.shutter is not None,
-            "distortion coefficients": lenses is not None,
-            "covars": covars is not None,
-            "rasterize_mode='antialiased'": options.antialiased,
-            "splat and splat_params": options.falloff != "GaussianFalloff",
-        },
-    )
-
-
-def check_channels(device: Device, cameras: int, height: int, width: int, channels: int, absgrad: bool) -> None:
-    """Raise SplatError for images too large for the device, NotImplementedError for too many channels for `absgrad`."""
-    device.memory.limits.check_images(cameras, height, width, min(channels, MAX_CHANNELS))
-    if absgrad and channels > MAX_CHANNELS:
-        # The absolute value of a gradient is not the sum of each pass's absolute values.
-        raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS} channels; leave absgrad out")
-
-
 def refuse(by: str, unsupported: Mapping[str, bool]) -> None:
     """Raise NotImplementedError for the first unsupported option that is in use."""
     for asked, is_asked in unsupported.items():
@@ -211,11 +180,8 @@ def refuse(by: str, unsupported: Mapping[str, bool]) -> None:
 
 
 def stack_params(splat: str | UserType | ShaderModule, params: Mapping[str, Tensor], means: Tensor) -> Tensor | None:
-    """Stack E parameters [..., N] to [..., N, E]; None without parameters.
-
-    Raises:
-        SplatError: the splat is unknown, or the parameters do not fit it.
-    """
+    """Stack E parameters [..., N] to [..., N, E]; None without parameters. SplatError if the splat is unknown, or the
+    parameters do not fit it."""
     if not isinstance(params, Mapping) or not all(isinstance(name, str) for name in params):
         raise SplatError(f"splat_params is {shown(params)}; give a dictionary of tensors by name")
     _require_type("splat", splat, SPLATS)
@@ -242,8 +208,9 @@ def _require_type(name: str, value: Any, names: Collection[str]) -> None:
         raise SplatError(f"{name} is {shown(value)}; use {', '.join(names)}, or a type from splat_py.shaders.source")
 
 
-def _check_features(name: str, features: Tensor, degree_name: str, degree: int | None, means: Tensor, viewmats: Tensor) -> None:
-    """Check colours, or with `degree` coefficients: one set for all cameras, or one per camera."""
+def check_features(name: str, features: Tensor, degree_name: str, degree: int | None, means: Tensor, viewmats: Tensor) -> None:
+    """Raise SplatError unless colours, or with `degree` coefficients, fit Gaussians and cameras: one set for all cameras, or
+    one per camera."""
     scenes, n, c = tuple(means.shape[:-2]), means.shape[-2], viewmats.shape[-3]
     if degree is None:
         check_shape(name, features, (*scenes, n, "D"), (*scenes, c, n, "D"))

@@ -1,6 +1,7 @@
 """The options of a render: all that is not a tensor, in one object from `rasterization` to the kernels."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -20,6 +21,12 @@ SPLATS: dict[str, tuple[str, tuple[str, ...]]] = {
 # The rule that ends a pixel's blending (slang/splat/splat2d.slang), by `max_alpha`.
 STOPS = {0.999: "SceneStop", 0.99: "SceneStop99"}
 
+# Arguments of `rasterization`, and of functions like it, that are options of the same name.
+_ARGUMENTS = (
+    *("near_plane", "far_plane", "radius_clip", "eps2d", "packed", "sparse_grad", "absgrad"),
+    *("render_mode", "sh_degree", "extra_signals_sh_degree"),
+)
+
 
 @dataclass(frozen=True)
 class UnscentedTransform:
@@ -34,11 +41,8 @@ class UnscentedTransform:
 
     @classmethod
     def of(cls, params: Any) -> Self:
-        """Copy the parameters from any object with these attributes, such as gsplat's; None gives the defaults.
-
-        Raises:
-            SplatError: an attribute is missing or out of its range.
-        """
+        """Copy the parameters from any object with these attributes, such as gsplat's; None gives the defaults. SplatError if
+        an attribute is missing or out of its range."""
         if params is None:
             return cls()
         numbers = {}
@@ -100,33 +104,35 @@ class Options:
     falloff: str | UserType = "GaussianFalloff"
     extras: int = 0
     stop: str = "SceneStop"
-    # Arguments of `rasterization`.
+    # Arguments of `rasterization` (`same_named`).
     near_plane: float = 0.01
     far_plane: float = 1e10
     radius_clip: float = 0.0
     eps2d: float = 0.3
-    antialiased: bool = False
     packed: bool = False
     sparse_grad: bool = False
     absgrad: bool = False
-    camera_gradient: bool = False
     render_mode: RenderMode = "RGB"
     sh_degree: int | None = None
     extra_signals_sh_degree: int | None = None
+    antialiased: bool = False
+    # True if the gradients of cameras are computed.
+    camera_gradient: bool = False
     # A type that implements IColor (splat/color.slang).
     color_type: str | UserType = "SphericalHarmonics"
 
     @classmethod
     def on(cls, device: Device, tile_size: int | None = None, accumulate: Accumulate = "auto", **others: Any) -> Self:
-        """Make options with the device's defaults for `tile_size` and `accumulate`.
-
-        Raises:
-            SplatError: `accumulate` is unknown.
-        """
+        """Make options with the device's defaults for `tile_size` and `accumulate`. SplatError if `accumulate` is unknown."""
         ways = accumulation(device, accumulate)
         # PerIntersection adds nothing atomically: one kernel serves devices with and without float atomics.
         native = device.native_float_atomics or ways == "PerIntersection"
         return cls(tile_size or device.tuning.tile_size, ways, native, **others)
+
+    @staticmethod
+    def same_named(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The options among a function's arguments, by name."""
+        return {name: arguments[name] for name in _ARGUMENTS if name in arguments}
 
     @property
     def per_isect(self) -> bool:

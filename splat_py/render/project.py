@@ -175,7 +175,8 @@ class _Project(torch.autograd.Function):
         # viewmats, Ks, lenses and viewmats_rs
         of_cameras = any(ctx.needs_input_grad[i] for i in (4, 5, 7, 8))
         lead = ctx.saved_tensors[5].shape[:-2]
-        v = _gradients(work, device, v_means2d, v_depths, v_conics, v_opacities, v_normals, lead=lead, of_cameras=of_cameras)
+        of_splats = v_means2d, v_depths, v_conics, v_opacities, v_normals
+        v = _gradients(work, device, of_splats, lead, of_cameras)
         if work.options.sparse_grad:
             ids = as_tensor(work.splats.ids.gaussians, v.means).view(torch.int32).long().unique()
             sparse: list[Any] = [None if dense is None else sparse_rows(dense, ids) for dense in v[:3]]
@@ -208,7 +209,7 @@ def project_backward(
     placed = Placed(means, quats, scales, opacities, viewmats, Ks, **others)
     work = replace(_projection(placed, None, (width, height), options, device), splats=splats.arrays(device))
     lead = viewmats.shape[:-2]
-    return _gradients(work, device, v_means2d, v_depths, v_conics, v_opacities, None, lead=lead, of_cameras=True)
+    return _gradients(work, device, (v_means2d, v_depths, v_conics, v_opacities, None), lead, of_cameras=True)
 
 
 def _projection(placed: Placed, extras: Tensor | None, size: tuple[int, int], options: Options, device: Device) -> Projection:
@@ -225,18 +226,11 @@ def _projection(placed: Placed, extras: Tensor | None, size: tuple[int, int], op
 
 
 def _gradients(
-    work: Projection,
-    device: Device,
-    v_means2d: Tensor | None,
-    v_depths: Tensor | None,
-    v_conics: Tensor | None,
-    v_opacities: Tensor | None,
-    v_normals: Tensor | None,
-    *,
-    lead: torch.Size,
-    of_cameras: bool,
+    work: Projection, device: Device, of_splats: tuple[Tensor | None, ...], lead: torch.Size, of_cameras: bool
 ) -> Placed:
-    """Return gradients of Gaussians, and with `of_cameras` those of cameras [*lead, ...]."""
+    """Return gradients of Gaussians, and with `of_cameras` those of cameras [*lead, ...], from those of means2d, depths,
+    conics, opacities and normals."""
+    v_means2d, v_depths, v_conics, v_opacities, v_normals = of_splats
     memory, count, cameras, options = device.memory, work.splats.count, work.cameras, work.options
     columns = [(v_means2d, 2), (v_conics, options.shape_floats), (v_opacities, 1)]
     if options.along_rays:
@@ -249,8 +243,7 @@ def _gradients(
         recorder.clear(v_cameras)
         work.record_backward(recorder, v_splats, v_depth_rows, v_gaussians, v_cameras)
 
-    given = (v_means2d, v_depths, v_conics, v_opacities, v_normals)
-    like = next((gradient for gradient in given if gradient is not None), torch.empty(0))
+    like = next((gradient for gradient in of_splats if gradient is not None), torch.empty(0))
     v = v_gaussians
     found = Placed(as_tensor(v.means, like), None, None, as_tensor(v.opacities, like), None, None)
     if v.covars is None:

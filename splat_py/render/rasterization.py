@@ -21,13 +21,13 @@ from splat_py.render.cameras import camera_type, lens_coefficients, midway, shut
 from splat_py.render.meta import meta_of
 from splat_py.render.options import SPLATS, STOPS, Options, RenderMode, UnscentedTransform
 from splat_py.render.project import project
-from splat_py.render.rasterize import rasterize
-from splat_py.render.shade import color_model, color_type, shade
+from splat_py.render.rasterize import MAX_CHANNELS, rasterize
+from splat_py.render.shade import COLORS, color_model, shade
 from splat_py.render.splats import ProjectedSplats
 from splat_py.render.tiles import bin_tiles
 from splat_py.shaders.declarations import SPLAT_INTERFACES
 from splat_py.shaders.functions import ShaderModule
-from splat_py.shaders.loading import user_type
+from splat_py.shaders.loading import built_in_or_own, user_type
 
 Backend = Literal["auto", "native", "portable"]
 # Arguments that may also be float16.
@@ -178,14 +178,16 @@ def rasterization(
         **{"colors": colors, "backgrounds": backgrounds, "weights": weights, "extra_signals": extra_signals},
         **{"viewmats": viewmats, "Ks": Ks, "viewmats_rs": viewmats_rs, **coefficients},
     }
-    shutter, shading = shutter_of(rolling_shutter), color_type(color)
+    shutter, shading = shutter_of(rolling_shutter), built_in_or_own("color", color, COLORS, "IColor")
     check_tensors(tensors, halves=HALVES, needed=checks.NEEDED)
     checks.check_settings(locals())
     extras = checks.stack_params(splat, {} if splat_params is None else splat_params, means)
     checks.check_gaussians(means, quats, scales, opacities, covars, with_ut and not with_eval3d)
     checks.check_cameras(means, viewmats, Ks, camera_model, shutter, viewmats_rs, coefficients)
     checks.check_colors(means, viewmats, colors, sh_degree, backgrounds, weights, shading, render_mode)
-    checks.check_signals(means, viewmats, extra_signals, extra_signals_sh_degree)
+    if extra_signals is not None:
+        degree, degree_name = extra_signals_sh_degree, "extra_signals_sh_degree"
+        checks.check_features("extra_signals", extra_signals, degree_name, degree, means, viewmats)
     # NumPy's integers overflow, and lack methods of Python's.
     width, height, lead = int(width), int(height), viewmats.shape[:-2]
     if backend == "portable":
@@ -204,17 +206,8 @@ def rasterization(
         device,
         tile_size,
         accumulate,
-        near_plane=near_plane,
-        far_plane=far_plane,
-        radius_clip=radius_clip,
-        eps2d=eps2d,
+        **Options.same_named(locals()),
         antialiased=rasterize_mode == "antialiased",
-        packed=packed,
-        sparse_grad=sparse_grad,
-        absgrad=absgrad,
-        render_mode=render_mode,
-        sh_degree=sh_degree,
-        extra_signals_sh_degree=extra_signals_sh_degree,
         color_type=shading,
         camera_model=camera_type(camera_model, lenses is not None),
         shutter=shutter,
@@ -226,7 +219,11 @@ def rasterization(
         stop=STOPS[max_alpha],
     )
     if with_eval3d:
-        checks.check_along_rays(options, camera_model, covars, lenses)
+        unsupported = {f"camera_model={camera_model!r}": camera_model != "pinhole", "a rolling shutter": shutter is not None}
+        unsupported |= {"distortion coefficients": lenses is not None, "covars": covars is not None}
+        unsupported |= {"rasterize_mode='antialiased'": options.antialiased}
+        unsupported |= {"splat and splat_params": options.falloff != "GaussianFalloff"}
+        checks.refuse("with_eval3d=True", unsupported)
 
     # One submission for all stages, where torch need not compute in between.
     with device.recording():
@@ -254,7 +251,7 @@ def rasterization(
         # 2: splats → the features to blend: colours, depth, extra signals.
         poses = viewmats if viewmats_rs is None else midway(viewmats, viewmats_rs)
         features, behind = blended_features(means, colors, poses, backgrounds, weights, extra_signals, splats, options, device)
-        checks.check_channels(device, lead.numel(), height, width, features.shape[-1], absgrad)
+        device.memory.limits.check_images(lead.numel(), height, width, min(features.shape[-1], MAX_CHANNELS))
         # 3: splats → every tile's list, front to back.
         lists = bin_tiles(splats, width, height, options, expect=True, device=device)
         # 4: lists → pixels.

@@ -46,11 +46,7 @@ class Image:
         distortion: bool = False,
         median: bool = False,
     ) -> "Image":
-        """Allocate arrays for images of this size.
-
-        Raises:
-            SplatError: a kernel could not index them.
-        """
+        """Allocate arrays for images of this size. SplatError if a kernel could not index them."""
         device.memory.limits.check_images(cameras, height, width, channels)
         shape = (cameras, height, width)
         empty = device.memory.empty
@@ -245,14 +241,18 @@ def rasterize(
         distortion: render the last channel, whatever its colours are, as the distortion of the one before it, whose background
             must be 0 (`DistortionBlending` in slang/splat/blending.slang).
         median: also find each pixel's median, the last splat reached with T > 0.5.
+
+    Raises:
+        NotImplementedError: absgrad with more channels than one pass blends.
     """
     inputs = {"means2d": splats.means2d, "conics": splats.conics, "opacities": splats.opacities}
     check_tensors(inputs | {"colors": colors, "backgrounds": backgrounds})
-    device = device_for(colors, device)
+    device, channels, images = device_for(colors, device), colors.shape[-1], []
     if options.absgrad:
+        if channels > MAX_CHANNELS:
+            # The absolute value of a gradient is not the sum of each pass's absolute values.
+            raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS} channels; leave absgrad out")
         splats.means2d.absgrad = torch.zeros_like(splats.means2d)  # type: ignore[attr-defined]
-    images = []
-    channels = colors.shape[-1]
     # Depth and distortion must both be in the last pass.
     length = MAX_CHANNELS - 1 if distortion and channels % MAX_CHANNELS == 1 else MAX_CHANNELS
     for first in range(0, max(channels, 1), length):

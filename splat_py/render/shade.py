@@ -21,13 +21,13 @@ from splat_py.render.options import Options
 from splat_py.render.splats import DENSE, SplatIds, StridedRows
 from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders.declarations import takes_of
-from splat_py.shaders.loading import built_in_or_own
 
 # Features per lobe: its axis and its amplitude.
 _LOBE = 6
 _UNIT_WEIGHTS = constant("splat/color", "UNIT_WEIGHTS")
 # Limits, because a thread's code is unrolled over features and weights.
 _MOST_FEATURES, _MOST_WEIGHTS = 256, 4096
+# The built-in types, by their names in `rasterization`.
 COLORS = ("SphericalHarmonics", "SphericalGaussians", "ColorNetwork")
 
 
@@ -59,21 +59,9 @@ def harmonics(degree: int, as_color: bool = True) -> ColorModel:
     return ColorModel("SphericalHarmonics" if as_color else "HarmonicSum", 3 * (degree + 1) ** 2)
 
 
-def color_type(color: Any) -> str | UserType:
-    """Check the `color` of `rasterization`: a built-in type's name, or the caller's own type.
-
-    Raises:
-        SplatError: it is neither.
-    """
-    return built_in_or_own("color", color, COLORS, "IColor")
-
-
 def color_model(color: str | UserType, features: int, weights: int) -> ColorModel:
-    """Make the model of a type with `features` features per Gaussian and `weights` shared weights.
-
-    Raises:
-        SplatError: the type needs other numbers of them.
-    """
+    """Make the model of a type with `features` features per Gaussian and `weights` shared weights. SplatError if the type needs
+    other numbers of them."""
     if features > _MOST_FEATURES:
         raise SplatError(f"colors holds {features} features per Gaussian; shaders accept at most {_MOST_FEATURES}")
     if weights > _MOST_WEIGHTS:
@@ -95,11 +83,8 @@ def color_model(color: str | UserType, features: int, weights: int) -> ColorMode
 
 
 def require_features(gaussians: Gaussians) -> tuple[Tensor, Tensor | None]:
-    """Return the features and weights of Gaussians without spherical harmonics; weights may be None.
-
-    Raises:
-        SplatError: the Gaussians have no features.
-    """
+    """Return the features and weights of Gaussians without spherical harmonics; weights may be None. SplatError if there are no
+    features."""
     if gaussians.features is None:
         raise SplatError(f"color is {gaussians.color}, but the scene has no features; give it some, or leave color out")
     weights = gaussians.weights
@@ -175,9 +160,7 @@ class Shading:
         v_weights: Array | None = None,
     ) -> None:
         """Turn gradients of colours into those of features and means, overwritten (with `add_to_means`, means added to).
-
-        Gradients of cameras and weights are added to.
-        """
+        Gradients of cameras and weights are added to."""
         recorder.stage("shade backward")
         options, scenes, per_scene = self.options, self.cameras.scenes, self._per_scene
         of_cameras = SharedRows.over(recorder, v_cameras, per_scene, options)

@@ -23,10 +23,8 @@ COLOR_OFFSET = 6
 
 @dataclass(frozen=True)
 class GaussianArrays:
-    """N Gaussians, activated or raw (`Options.raw_params`); also their gradients.
-
-    With `covars`, quaternions and scales are empty.
-    """
+    """N Gaussians, activated or raw (`Options.raw_params`); also their gradients. With `covars`, quaternions and scales are
+    empty."""
 
     means: Array  # [N, 3]
     quats: Array  # [N, 4]

@@ -94,21 +94,8 @@ def rasterization_2dgs(
     checks.check_cameras(means, viewmats, Ks)
     checks.check_colors(means, viewmats, colors, sh_degree, backgrounds, render_mode=render_mode)
     device = device_to_render(means, device, tensors.values())
-    options = Options.on(
-        device,
-        tile_size,
-        accumulate,
-        primitive="Surfel",
-        near_plane=near_plane,
-        far_plane=far_plane,
-        radius_clip=radius_clip,
-        packed=packed,
-        sparse_grad=sparse_grad,
-        absgrad=absgrad,
-        render_mode=render_mode,
-        sh_degree=sh_degree,
-        stop=STOPS[max_alpha],
-    )
+    named = Options.same_named(locals())
+    options = Options.on(device, tile_size, accumulate, **named, primitive="Surfel", stop=STOPS[max_alpha])
     poses, singular = torch.linalg.inv_ex(viewmats)
     if singular.any():
         raise SplatError("viewmats holds a matrix without an inverse; check where the cameras come from")
@@ -156,9 +143,7 @@ class Surface:
 
     def median_of(self, values: Tensor) -> Tensor:
         """Pick the value of each pixel's median, [C, H, W, 1], from splats' values [..., C, N] or, packed, [M]; 0 without one.
-
-        Differentiable in `values`.
-        """
+        Differentiable in `values`."""
         medians, tiles = self.rendered.arrays.medians, self.tiles
         assert medians is not None
         past = as_tensor(medians, values).view(torch.int32).long()

@@ -81,11 +81,7 @@ class Binning:
         return self._isect_offsets.total
 
     def reserve(self, capacity: int) -> None:
-        """Allocate arrays for `capacity` intersections.
-
-        Raises:
-            SplatError: lists cannot hold so many.
-        """
+        """Allocate arrays for `capacity` intersections. SplatError if lists cannot hold so many."""
         tuning = self._device.tuning
         self._device.memory.limits.check_intersections(capacity, tuning.sort_threads * tuning.sort_items)
         self.capacity = capacity
@@ -118,9 +114,7 @@ class Binning:
         isects = self._isects
         tiles, ids = self._tile_sort.record(recorder, isects.tiles, isects.ids, self.isect_count, bits)
         recorder.stage("bin")
-        lists = None
-        if self._keep_isects:
-            lists = self._device.memory.empty(self.capacity, np.uint32)
+        lists = self._device.memory.empty(self.capacity, np.uint32) if self._keep_isects else None
         self._list_isects, self._ids = (ids, lists) if lists is not None else (None, ids)
         sorted_isects = replace(isects, tiles=tiles, ids=ids)
         counted: dict[str, Any] = {"isect_count": self.isect_count, "tile_offsets": self._offsets, "tile_ids": lists}

@@ -219,17 +219,15 @@ def with_model(camera: Camera, model: str | UserType) -> Camera:
 
 def _lens_of(camera: Camera, row: Callable[[ArrayLike], torch.Tensor]) -> dict[str, Any]:
     """The camera arguments of `rasterization`."""
-    lens = camera.distortion
-    own = camera.model is not None and not isinstance(camera.model, str)
-    if own:
-        coefficients = None if lens is None else row([*lens.radial, *lens.tangential])
-        return {"camera_model": camera.model, "camera_params": coefficients}
-    arguments: dict[str, Any] = {"camera_model": camera.model or ("fisheye" if lens and lens.fisheye else "pinhole")}
-    if lens is not None:
-        arguments["radial_coeffs"] = row(lens.radial[: 4 if lens.fisheye else 6])
-    if lens is not None and not lens.fisheye:
-        arguments["tangential_coeffs"] = row(lens.tangential)
-    return arguments
+    lens, model = camera.distortion, camera.model
+    if lens is None:
+        return {"camera_model": model or "pinhole"}
+    if model is not None and not isinstance(model, str):
+        return {"camera_model": model, "camera_params": row([*lens.radial, *lens.tangential])}
+    if lens.fisheye:
+        return {"camera_model": model or "fisheye", "radial_coeffs": row(lens.radial[:4])}
+    coefficients = {"radial_coeffs": row(lens.radial[:6]), "tangential_coeffs": row(lens.tangential)}
+    return {"camera_model": model or "pinhole", **coefficients}
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,6 @@
 """Mistakes in a dispatch of the library's kernels: each error names the argument, before anything runs."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from splat_py.base.errors import BindingError, SplatError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.bindings import Bindings
 from splat_py.gpu.device import get_device
-from splat_py.gpu.sources import declared
+from splat_py.gpu.sources import Globals, declared
 from splat_py.render.tiles import TileGrid
 from tests.emulation.kernels import declared as entry_points
 
@@ -118,10 +119,42 @@ def test_what_a_specialisation_switches_off_is_none() -> None:
 
 
 def test_reflection_and_declarations_agree() -> None:
-    device = get_device()
+    session = get_device().handle.slang_session
     # One entry point of each module: reflection lists the globals of all.
     for module, entry in dict(entry_points()).items():
-        assert device.kernels.get(module, entry).bindings.known == declared(f"kernels/{module}"), module
+        loaded = session.load_module(f"kernels/{module}")
+        layout = session.link_program([loaded], [loaded.entry_point(entry)]).layout
+        assert _reflected(layout) == declared(f"kernels/{module}"), module
+
+
+def _reflected(layout: spy.ProgramLayout) -> Globals:
+    """The globals of a linked program."""
+    kind = spy.TypeReflection.Kind
+    buffers: dict[str, str] = {}
+    uniforms: dict[str, str] = {}
+    block: dict[str, str] = {}
+
+    def add(name: str, variable: spy.TypeLayoutReflection) -> None:
+        if variable.kind == kind.struct:
+            for field in variable.fields:
+                add(f"{name}.{field.name}", field.type_layout)
+        elif variable.kind in (kind.scalar, kind.vector):
+            uniforms[name] = _as_written(variable.type)
+        else:
+            buffers[name] = _as_written(variable.element_type_layout.type)
+
+    for variable in layout.parameters:
+        if variable.type_layout.kind == kind.constant_buffer:
+            fields = variable.type_layout.element_type_layout.fields
+            block = {field.name: _as_written(field.type_layout.type) for field in fields}
+        else:
+            add(variable.name, variable.type_layout)
+    return Globals(buffers, uniforms | block)
+
+
+def _as_written(kind: spy.TypeReflection) -> str:
+    """The name of a scalar or vector type in Slang."""
+    return re.sub(r"vector<(\w+), *(\d)>", r"\1\2", kind.full_name)
 
 
 def test_a_kernel_is_read_once() -> None:
