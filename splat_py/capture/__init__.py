@@ -6,6 +6,7 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,24 +86,21 @@ def _capture(
     keys["matching"] = key_of(keys["features"], ordered)
     keys["mapping"] = key_of(keys["matching"], options.mapper)
 
-    def progress(phase: str) -> Callable[[int, int], None]:
-        return lambda done, total: tell(phase, done, total)
-
     if not workspace.is_done("photographs", keys["photographs"]):
         with workspace.phase("photographs", keys["photographs"]) as noted:
-            photographs, unreadable = _store(workspace, video, sources, options, progress("photographs"))
+            photographs, unreadable = _store(workspace, video, sources, options, partial(tell, "photographs"))
             noted["photographs"] = [asdict(photograph) for photograph in photographs]
             noted["unreadable"] = [asdict(item) for item in unreadable]
     photographs = workspace.records("photographs", Photograph)
     if not workspace.is_done("features", keys["features"]):
         with workspace.phase("features", keys["features"]):
-            extract_features(workspace, photographs, options, progress("features"))
+            extract_features(workspace, photographs, options, partial(tell, "features"))
     if not workspace.is_done("matching", keys["matching"]):
         with workspace.phase("matching", keys["matching"]):
-            match_features(workspace, photographs, ordered, progress("matching"))
+            match_features(workspace, photographs, ordered, partial(tell, "matching"))
     if not workspace.is_done("mapping", keys["mapping"]):
         with workspace.phase("mapping", keys["mapping"]) as noted:
-            parts = map_photographs(workspace, len(photographs), options, progress("mapping"))
+            parts = map_photographs(workspace, len(photographs), options, partial(tell, "mapping"))
             left_out = unregistered_photographs(photographs, parts, features_of(database), matches_of(database))
             registered = tuple(sorted(name for name, part in parts.items() if part == 0))
             model: Any = require_pycolmap().Reconstruction(str(workspace.model))

@@ -179,8 +179,7 @@ class CameraRefinement(_Learnt):
         viewmats, Ks = recorder.scratch(cameras.viewmats.shape), recorder.scratch(cameras.Ks.shape)
         lenses = None if cameras.lenses is None else recorder.scratch(cameras.lenses.shape)
         refined = replace(cameras, viewmats=viewmats, Ks=Ks, lenses=lenses)
-        arguments = {"photograph": photograph, "cameras": cameras, "refined": refined}
-        self._dispatch(recorder, "refineCamera", 1, **arguments)
+        self._dispatch(recorder, "refineCamera", 1, photograph=photograph, cameras=cameras, refined=refined)
         return refined
 
     def record_update(

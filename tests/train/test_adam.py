@@ -5,12 +5,12 @@ import numpy.typing as npt
 import pytest
 
 import tests.reference as ref
-from splat_py.fit.steps import Adam
+from splat_py.fit.steps import Adam, AdamArrays
 from splat_py.gpu.device import get_device
 from splat_py.gpu.kernels import linear_groups
 from splat_py.scene.gaussians import Gaussians
 from splat_py.train.config import TrainConfig
-from splat_py.train.parameters import GROUPS, AdamArrays, Parameters
+from splat_py.train.parameters import GROUPS, Parameters
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-15
 
