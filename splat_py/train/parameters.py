@@ -253,9 +253,8 @@ class Filter3D:
 
     def state(self, raw: GaussianArrays) -> State:
         """Copy the filters to the host, for a checkpoint. No step may still be running."""
-        recorder = self._device.record()
-        self._find(recorder, raw, self._device.memory.array(np.zeros(1, np.uint32)))
-        recorder.submit()
+        with self._device.recording() as recorder:
+            self._find(recorder, raw, self._device.memory.array(np.zeros(1, np.uint32)))
         assert self._filters is not None
         return {FILTER: self._filters.numpy().copy()}
 

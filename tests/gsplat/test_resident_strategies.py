@@ -91,9 +91,8 @@ def test_mcmc(wheel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     rate = 1e-6 * CONFIG.means_lr_at(STEP, SCENE_SCALE) / CONFIG.means_lr
     config = TrainConfig(seed=CONFIG.seed, means_lr=1e-6)
-    recorder = get_device().record()
-    record_noise(recorder, after, config, STEP, SCENE_SCALE, get_device().memory.array(np.zeros(3, np.uint32)))
-    recorder.submit()
+    with get_device().recording() as recorder:
+        record_noise(recorder, after, config, STEP, SCENE_SCALE, get_device().memory.array(np.zeros(3, np.uint32)))
     drawn = normals(np.arange(735), key_of(CONFIG, STEP, Use.NOISE)).astype(np.float32)
     monkeypatch.setattr(torch, "randn_like", lambda means: torch.from_numpy(drawn))
     with torch.no_grad():

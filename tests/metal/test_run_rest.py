@@ -111,9 +111,8 @@ def test_losses_without_atomic_floats(metal: MetalOnCpu) -> None:
 
     def gradient_and_values() -> tuple[Any, LossValues]:
         loss, sums = PhotometricLoss(metal, 37, 29, 0.2), metal.memory.empty(SUMS)
-        recorder = metal.record()
-        loss.record(recorder, array(render.astype(np.float32)), array(pack(photograph)), sums)
-        recorder.submit()
+        with metal.recording() as recorder:
+            loss.record(recorder, array(render.astype(np.float32)), array(pack(photograph)), sums)
         return loss.v_render.numpy(), loss.values(sums)
 
     expected_gradient, expected = gradient_and_values()

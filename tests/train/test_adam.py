@@ -84,9 +84,8 @@ def test_rates_of_all_groups() -> None:
     for gradient in (v.means, v.quats, v.scales, v.opacities, parameters.v_features):
         gradient.write(np.ones(gradient.shape, np.float32))
     before = parameters.state()
-    recorder = device.record()
-    parameters.record_adam(recorder, config, step, scale, None, device.memory.array(np.zeros(3, np.uint32)))
-    recorder.submit()
+    with device.recording() as recorder:
+        parameters.record_adam(recorder, config, step, scale, None, device.memory.array(np.zeros(3, np.uint32)))
     settings = Adam(1e-15).of_batch(4).settings(step)
     length = (1 - settings.beta1) / settings.correction1 / np.sqrt((1 - settings.beta2) / settings.correction2)
     found = {name: (before[name] - parameters.state()[name]) / length for name in GROUPS}
@@ -114,19 +113,18 @@ def _dispatch(
     **arguments: float | bool,
 ) -> None:
     device = get_device()
-    recorder = device.record()
-    row = learnt.parameters.shape[1]
-    defaults = {"active": row, "least": 0.0, "largest": 0.0, "ROW": row}
-    recorder.dispatch(
-        "optimize",
-        "adam",
-        linear_groups(gradient.size),
-        learnt=learnt,
-        gradients=device.memory.array(gradient),
-        status=device.memory.array(np.array([status, 1], np.uint32)),
-        settings=Adam(EPSILON, BETA1, BETA2).settings(step - 1, rate),
-        count=learnt.parameters.size,
-        head_rate=head_rate,
-        **defaults | arguments,
-    )
-    recorder.submit()
+    with device.recording() as recorder:
+        row = learnt.parameters.shape[1]
+        defaults = {"active": row, "least": 0.0, "largest": 0.0, "ROW": row}
+        recorder.dispatch(
+            "optimize",
+            "adam",
+            linear_groups(gradient.size),
+            learnt=learnt,
+            gradients=device.memory.array(gradient),
+            status=device.memory.array(np.array([status, 1], np.uint32)),
+            settings=Adam(EPSILON, BETA1, BETA2).settings(step - 1, rate),
+            count=learnt.parameters.size,
+            head_rate=head_rate,
+            **defaults | arguments,
+        )

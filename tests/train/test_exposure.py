@@ -41,12 +41,11 @@ def test_gradients_of_a_picture_of_several_workgroups() -> None:
     state = {name: rng.uniform(0.1, 1, (2, 12)).astype(np.float32) for name in ("exposures", "exposures.m", "exposures.v")}
     colors, v_shown = (rng.normal(size=(1, 41, 53, 3)).astype(np.float32) for _ in range(2))
     exposures = Exposures(device, 2, state)
-    recorder = device.record()
-    array, v_array = device.memory.array(colors), device.memory.array(v_shown)
-    shown = exposures.record(recorder, 1, array)
-    parts = exposures.record_backward(recorder, 1, array, v_array)
-    exposures.record_update(recorder, 1, parts, device.memory.array(np.zeros(3, np.uint32)), epoch=2, progress=0.5)
-    recorder.submit()
+    with device.recording() as recorder:
+        array, v_array = device.memory.array(colors), device.memory.array(v_shown)
+        shown = exposures.record(recorder, 1, array)
+        parts = exposures.record_backward(recorder, 1, array, v_array)
+        exposures.record_update(recorder, 1, parts, device.memory.array(np.zeros(3, np.uint32)), epoch=2, progress=0.5)
 
     own = state["exposures"][1].astype(float)
     v_own, v_colors = ref.expose_backward(own, colors.astype(float), v_shown.astype(float))

@@ -21,10 +21,9 @@ def run(render: Array, photograph: npt.NDArray[np.uint8], ssim_lambda: float, **
     device = get_device()
     loss = PhotometricLoss(device, width, height, ssim_lambda, **options)
     sums = device.memory.empty(SUMS)
-    recorder = device.record()
-    array = device.memory.array
-    loss.record(recorder, array(render.astype(np.float32)[None]), array(pack(photograph)), sums)
-    recorder.submit()
+    with device.recording() as recorder:
+        array = device.memory.array
+        loss.record(recorder, array(render.astype(np.float32)[None]), array(pack(photograph)), sums)
     return loss.v_render.numpy()[0].astype(np.float64), sums.numpy().sum(0, dtype=np.float64)
 
 
