@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py import Camera, Dataset
-from splat_py.commands.selftest.inputs import recording
 from splat_py.gpu.device import get_device
 from splat_py.render.rasterize import Image
 from splat_py.render.views import render
@@ -46,7 +45,7 @@ def test_kernels() -> None:
     cameras, environment = device_camera(device, camera()), LearntEnvironment(device, state)
     on_host = Environment(state["environment"])
     v_alphas, status = device.memory.empty((1, SIZE[1], SIZE[0], 1)), array(np.zeros(3, np.uint32))
-    with recording(device) as recorder:
+    with device.recording() as recorder:
         shown = environment.record(recorder, cameras, image)
         parts = environment.record_backward(recorder, cameras, image, array(v_shown), v_alphas)
         environment.record_update(recorder, parts, status, 2, 0.5)
@@ -95,7 +94,7 @@ def test_photographs_over_random_backgrounds() -> None:
     backgrounds._over = [cast(Any, {0: device.memory.array(pack(over(np.full(3, shade))))}) for shade in (0, 1)]
     given = device.memory.array(pack(over(np.full(3, 0.5))))
     for step in range(3):
-        with recording(device) as recorder:
+        with device.recording() as recorder:
             composed = backgrounds.record(recorder, step, 0, given)
             assert backgrounds.record(recorder, step, 1, given) is given
         actual = composed.numpy().view(np.uint8).reshape(9, 11, 4).astype(int)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from splat_py import Dataset
-from splat_py.commands.selftest.inputs import recording
 from splat_py.gpu.device import get_device
 from splat_py.render.splats import GaussianArrays
 from splat_py.render.views import render
@@ -65,11 +64,11 @@ def test_filters_and_their_gradients(lens: Distortion | None) -> None:
     v_scales, v_opacities = (rng.normal(size=shape).astype(np.float32) for shape in ((COUNT, 3), COUNT))
     v = replace(raw, scales=array(v_scales), opacities=array(v_opacities))
 
-    with recording(device) as recorder:
+    with device.recording() as recorder:
         smooth = smoothing.record(recorder, raw, 1, array(np.zeros(3, np.uint32)))
         smoothing.record_backward(recorder, v)
         smoothing.record(recorder, replace(raw, means=array(means * 2)), 100, array(np.ones(3, np.uint32)))
-    with recording(device) as recorder:
+    with device.recording() as recorder:
         smoothing.record(recorder, raw, 1, array(np.zeros(3, np.uint32)))
 
     filters = smoothing.state(raw)[FILTER]

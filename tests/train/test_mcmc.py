@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from splat_py.commands.selftest.inputs import recording
 from splat_py.fit.steps import Use
 from splat_py.gpu.device import get_device
 from splat_py.train.config import TrainConfig
@@ -74,7 +73,7 @@ def test_noise(counts: bool) -> None:
     state["log_scales"] += 1.5
     status = get_device().memory.array(np.array([0 if counts else 9, 0, 0], np.uint32))
     parameters = Parameters(get_device(), state)
-    with recording(get_device()) as recorder:
+    with get_device().recording() as recorder:
         record_noise(recorder, parameters, CONFIG, STEP, SCENE_SCALE, status)
     scale = 5e5 * CONFIG.means_lr_at(STEP, SCENE_SCALE)
     added = reference.noise(in_double(state), scale if counts else 0, key_of(CONFIG, STEP, Use.NOISE))
@@ -89,7 +88,7 @@ def test_prior() -> None:
     parameters = Parameters(get_device(), state)
     parameters.v_gaussians.opacities.write(v_logits)
     parameters.v_gaussians.scales.write(v_scales)
-    with recording(get_device()) as recorder:
+    with get_device().recording() as recorder:
         record_prior(recorder, parameters, 0.01, 0.02)
     for_logits, for_scales = reference.prior_gradient(in_double(state), 0.01, 0.02)
     np.testing.assert_allclose(parameters.v_gaussians.opacities.numpy(), v_logits + for_logits, rtol=1e-5, atol=1e-11)
