@@ -107,7 +107,7 @@ def _capture(
             error = round(float(model.compute_mean_reprojection_error()), 3)
             noted["left_out"] = [asdict(item) for item in left_out]
             noted["found"] = asdict(Found(registered, model.num_points3D(), error))
-    return recorded_report(workspace)
+    return workspace.report()
 
 
 def _version(path: Path) -> tuple[str, int, int]:
@@ -117,13 +117,6 @@ def _version(path: Path) -> tuple[str, int, int]:
     except OSError:  # a broken link, which is reported with the photographs
         return os.path.realpath(path), -1, 0
     return os.path.realpath(path), stat.st_size, stat.st_mtime_ns
-
-
-def recorded_report(workspace: Workspace) -> CaptureReport:
-    found = workspace.record("found", Found)
-    unregistered = [item for name in ("unreadable", "left_out") for item in workspace.records(name, Unregistered)]
-    seconds = workspace.seconds()
-    return CaptureReport(workspace.root, list(found.registered), unregistered, found.points, found.error, seconds)
 
 
 def _store(

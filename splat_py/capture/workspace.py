@@ -143,18 +143,17 @@ class Workspace:
         except (TypeError, SplatError) as error:
             raise self._damaged() from error
 
-    def record(self, name: str, kind: type[_T]) -> _T:
-        """Return the only record that a phase has left."""
-        found = self.records(name, kind)
+    def report(self) -> CaptureReport:
+        """Return the report of a capture whose phases are all done."""
+        found = self.records("found", Found)
         if len(found) != 1:
             raise self._damaged()
-        return found[0]
+        unregistered = [item for name in ("unreadable", "left_out") for item in self.records(name, Unregistered)]
+        seconds = {name: phase.get("seconds", 0.0) for name, phase in self._state["phases"].items()}
+        return CaptureReport(self.root, list(found[0].registered), unregistered, found[0].points, found[0].error, seconds)
 
     def _damaged(self) -> SplatError:
         return SplatError(f"{self.root / _STATE} is damaged; remove the folder, or choose another --out")
-
-    def seconds(self) -> dict[str, float]:
-        return {name: phase.get("seconds", 0.0) for name, phase in self._state["phases"].items()}
 
     def is_done(self, phase: str, key: str) -> bool:
         """True if a phase is complete for inputs with this key."""

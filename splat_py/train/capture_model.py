@@ -118,13 +118,9 @@ class Exposures(_Learnt):
         """Take one Adam step on the exposure of a photograph that has learnt `epoch` times before. `parts` is from
         `record_backward`; `progress` is the share of the run that is done, 0 to 1."""
         settings = _ADAM_OF_PHOTOGRAPHS.settings(epoch, _rate(_EXPOSURE_RATES, progress))
-        numbers = {
-            "photograph": photograph,
-            "photographs": self._count,
-            "part_rows": parts.shape[0],
-            "weight": _EXPOSURE_WEIGHT,
-        }
-        self._dispatch(recorder, "updateExposure", 1, settings=settings, parts=parts, status=status, **numbers)
+        photographs = {"photograph": photograph, "photographs": self._count, "weight": _EXPOSURE_WEIGHT}
+        gradient = {"parts": parts, "part_rows": parts.shape[0]}
+        self._dispatch(recorder, "updateExposure", 1, settings=settings, status=status, **photographs, **gradient)
 
 
 class LearntEnvironment(_Learnt):

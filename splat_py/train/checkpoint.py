@@ -137,8 +137,7 @@ class Checkpoint:
     @classmethod
     def load(cls, path: Path) -> "Checkpoint":
         """Read what `save` wrote; SplatError if the file is missing, damaged or not a checkpoint."""
-        absent = "there is no checkpoint to resume from"
-        what, advice = "a checkpoint of splat_py", "train without --resume"
+        what, advice, absent = "a checkpoint of splat_py", "train without --resume", "there is no checkpoint to resume from"
         with reading(path, "splat_py", _check, what, advice, absent=absent, squares=("v", FILTER)) as (header, state):
             return cls(header["step"], TrainConfig.from_dict(header["config"]), state, header["capacity"])
 

@@ -58,8 +58,7 @@ def densify(parameters: Parameters, config: TrainConfig, step: int, scene_scale:
     Gaussians start with zero moments; statistics restart. `parameters` do not change, and no kernel that writes them may be
     running. SplatError if no Gaussian is left."""
     device, count = parameters.device, parameters.count
-    most = max(config.max_gaussians - count, 0)
-    resets = step >= config.opacity_reset_every
+    most, has_reset = max(config.max_gaussians - count, 0), step >= config.opacity_reset_every
     sums = PrefixSum(device, 4 * count)
     with device.recording() as recorder:
         keys, order = (recorder.scratch((count,), np.uint32) for _ in range(2))
@@ -69,7 +68,7 @@ def densify(parameters: Parameters, config: TrainConfig, step: int, scene_scale:
             "most": most,
             "split_scale": config.split_scale * scene_scale,
             "prune_opacity": config.prune_opacity,
-            "prune_scale": config.prune_scale * scene_scale if resets else float(np.finfo(np.float32).max),
+            "prune_scale": config.prune_scale * scene_scale if has_reset else float(np.finfo(np.float32).max),
         }
         statistics = {name: parameters.arrays[name] for name in ("gradient_norms", "times_seen")}
         _dispatch(recorder, "rankGradients", parameters, count, keys=keys, order=order, **limits, **statistics)
@@ -205,14 +204,8 @@ def check_parameters(parameters: Parameters, step: int) -> None:
     found = parameters.device.memory.array(np.zeros(1, np.uint32))
     with parameters.device.recording() as recorder:
         for array in parameters.arrays.values():
-            recorder.dispatch(
-                "gaussian_rows",
-                "findNotFinite",
-                linear_groups(-(-array.size // _CHECK_RUN)),
-                count=array.size,
-                values=array,
-                not_finite=found,
-            )
+            groups, count = linear_groups(-(-array.size // _CHECK_RUN)), array.size
+            recorder.dispatch("gaussian_rows", "findNotFinite", groups, count=count, values=array, not_finite=found)
     if found.numpy()[0]:
         check_finite(parameters.state(), step)
 

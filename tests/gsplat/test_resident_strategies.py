@@ -12,12 +12,10 @@ from splat_py.gpu.device import get_device
 from splat_py.train.config import TrainConfig
 from splat_py.train.density import densify, record_noise, relocate_and_grow, reset_opacities
 from splat_py.train.parameters import Parameters
-from tests.gsplat.comparison import adam, wheel
+from tests.gsplat.comparison import adam
 from tests.reference.mcmc import draw
 from tests.reference.random_numbers import normals
 from tests.train.refinement import Arrays, key_of, state_of
-
-__all__ = ["wheel"]
 
 STEP, SCENE_SCALE, COUNT = 3200, 7.0, 700
 CONFIG = TrainConfig(seed=3, prune_scale=0.02)
