@@ -21,8 +21,8 @@ from splat_py.scene.images import ImageStore, averaged
 from splat_py.train.config import TrainConfig
 from splat_py.train.photometric_loss import pack
 
-# The largest divisor of sides, and the fewest pixels that the shorter side keeps.
-_LARGEST_DIVISOR, _FEWEST_PIXELS = 4, 64
+# The fewest pixels that the shorter side keeps.
+_FEWEST_PIXELS = 64
 # Number of random backgrounds; all are uploaded before training, so that no step waits for one.
 _BACKGROUNDS = 64
 # Channels of a render with depths.
@@ -53,10 +53,7 @@ class TrainingViews:
 def largest_divisor(dataset: Dataset) -> int:
     """Return the largest divisor of the training photographs' sides: 1, 2 or 4."""
     side = min(min(dataset.views[i].camera.width, dataset.views[i].camera.height) for i in dataset.train)
-    divisor = 1
-    while 2 * divisor <= _LARGEST_DIVISOR and side >= 2 * divisor * _FEWEST_PIXELS:
-        divisor *= 2
-    return divisor
+    return max((divisor for divisor in (2, 4) if side >= divisor * _FEWEST_PIXELS), default=1)
 
 
 def device_camera(device: Device, camera: Camera) -> Cameras:

@@ -11,7 +11,6 @@ import tests.reference.exposure as ref
 from splat_py import Dataset, load_dataset
 from splat_py.gpu.device import get_device
 from splat_py.train.capture_model import Exposures
-from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
 from splat_py.train.evaluation import evaluate
 from splat_py.train.trainer import Trainer
@@ -87,11 +86,3 @@ def test_pixels_that_are_masked_do_not_count(exposed: Dataset) -> None:
     checkpoint = Trainer(exposed, CONFIG).checkpoint()
     fewer = replace(exposed, train=exposed.train[:-1])
     refused(r"exposures of \d+ photographs, but .* trains on", Trainer, fewer, resume=checkpoint)
-
-
-@pytest.mark.parametrize("damage", ["exposures", "exposures.m"])
-def test_damaged_checkpoints_are_refused(damage: str, exposed: Dataset, tmp_path: Path) -> None:
-    checkpoint = Trainer(exposed, CONFIG).checkpoint()
-    del checkpoint.state[damage]
-    checkpoint.save(tmp_path / "damaged.safetensors")
-    refused(r"not a checkpoint|damaged|tensor", Checkpoint.load, tmp_path / "damaged.safetensors")
