@@ -58,7 +58,7 @@ def test_gradients_in_the_rows_of_splats(row: int, bounded: bool) -> None:
 
 
 @pytest.mark.parametrize(("active", "status"), [(0, 1234), (6, 0)])
-def test_a_step_that_does_not_count_and_the_inactive_rest_of_a_row_change_nothing(active: int, status: int) -> None:
+def test_steps_that_do_not_count_and_inactive_rests_change_nothing(active: int, status: int) -> None:
     values = np.random.default_rng(1).uniform(size=(3, 20, 12)).astype(np.float32)
     learnt = _learnt(*values)
     _dispatch(learnt, np.ones((20, 12), np.float32), 3, 1e-3, 1e-2, status=status, HEAD=3, active=active or 12)
