@@ -220,8 +220,7 @@ def in_spatial_order(parameters: Parameters, bounds: NDArray[np.float64]) -> Par
         cube = dict(zip(("low_X", "low_Y", "low_Z", "side"), map(float, (*low, np.max(high - low))), strict=True))
         _dispatch(recorder, "mortonKeys", parameters, count, keys=keys, order=order, **cube)
         _, origins = _sorted(recorder, device, keys, order, _PLACE_BITS)
-        ordered = record_moved(recorder, parameters, origins)
-    return ordered
+        return record_moved(recorder, parameters, origins)
 
 
 def contributions(
