@@ -6,6 +6,7 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,31 +86,28 @@ def _capture(
     keys["matching"] = key_of(keys["features"], ordered)
     keys["mapping"] = key_of(keys["matching"], options.mapper)
 
-    def progress(phase: str) -> Callable[[int, int], None]:
-        return lambda done, total: tell(phase, done, total)
-
     if not workspace.is_done("photographs", keys["photographs"]):
         with workspace.phase("photographs", keys["photographs"]) as noted:
-            photographs, unreadable = _store(workspace, video, sources, options, progress("photographs"))
+            photographs, unreadable = _store(workspace, video, sources, options, partial(tell, "photographs"))
             noted["photographs"] = [asdict(photograph) for photograph in photographs]
             noted["unreadable"] = [asdict(item) for item in unreadable]
     photographs = workspace.records("photographs", Photograph)
     if not workspace.is_done("features", keys["features"]):
         with workspace.phase("features", keys["features"]):
-            extract_features(workspace, photographs, options, progress("features"))
+            extract_features(workspace, photographs, options, partial(tell, "features"))
     if not workspace.is_done("matching", keys["matching"]):
         with workspace.phase("matching", keys["matching"]):
-            match_features(workspace, photographs, ordered, progress("matching"))
+            match_features(workspace, photographs, ordered, partial(tell, "matching"))
     if not workspace.is_done("mapping", keys["mapping"]):
         with workspace.phase("mapping", keys["mapping"]) as noted:
-            parts = map_photographs(workspace, len(photographs), options, progress("mapping"))
+            parts = map_photographs(workspace, len(photographs), options, partial(tell, "mapping"))
             left_out = unregistered_photographs(photographs, parts, features_of(database), matches_of(database))
             registered = tuple(sorted(name for name, part in parts.items() if part == 0))
             model: Any = require_pycolmap().Reconstruction(str(workspace.model))
             error = round(float(model.compute_mean_reprojection_error()), 3)
             noted["left_out"] = [asdict(item) for item in left_out]
             noted["found"] = asdict(Found(registered, model.num_points3D(), error))
-    return recorded_report(workspace)
+    return workspace.report()
 
 
 def _version(path: Path) -> tuple[str, int, int]:
@@ -119,13 +117,6 @@ def _version(path: Path) -> tuple[str, int, int]:
     except OSError:  # a broken link, which is reported with the photographs
         return os.path.realpath(path), -1, 0
     return os.path.realpath(path), stat.st_size, stat.st_mtime_ns
-
-
-def recorded_report(workspace: Workspace) -> CaptureReport:
-    found = workspace.record("found", Found)
-    unregistered = [item for name in ("unreadable", "left_out") for item in workspace.records(name, Unregistered)]
-    seconds = workspace.seconds()
-    return CaptureReport(workspace.root, list(found.registered), unregistered, found.points, found.error, seconds)
 
 
 def _store(

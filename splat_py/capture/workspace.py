@@ -143,18 +143,17 @@ class Workspace:
         except (TypeError, SplatError) as error:
             raise self._damaged() from error
 
-    def record(self, name: str, kind: type[_T]) -> _T:
-        """Return the only record that a phase has left."""
-        found = self.records(name, kind)
+    def report(self) -> CaptureReport:
+        """Return the report of a capture whose phases are all done."""
+        found = self.records("found", Found)
         if len(found) != 1:
             raise self._damaged()
-        return found[0]
+        unregistered = [item for name in ("unreadable", "left_out") for item in self.records(name, Unregistered)]
+        seconds = {name: phase.get("seconds", 0.0) for name, phase in self._state["phases"].items()}
+        return CaptureReport(self.root, list(found[0].registered), unregistered, found[0].points, found[0].error, seconds)
 
     def _damaged(self) -> SplatError:
         return SplatError(f"{self.root / _STATE} is damaged; remove the folder, or choose another --out")
-
-    def seconds(self) -> dict[str, float]:
-        return {name: phase.get("seconds", 0.0) for name, phase in self._state["phases"].items()}
 
     def is_done(self, phase: str, key: str) -> bool:
         """True if a phase is complete for inputs with this key."""
@@ -163,33 +162,21 @@ class Workspace:
 
     @contextmanager
     def phase(self, name: str, key: str) -> Iterator[dict[str, Any]]:
-        """Run a phase as `_run` does. SplatError if its database or photographs are damaged, or the disk is full."""
-        try:
-            with self._run(name, key) as noted:
-                yield noted
-        except (sqlite3.Error, RuntimeError, ValueError) as error:  # pycolmap raises the last two
-            if isinstance(error, SplatError) or name == PHASES[0]:
-                raise
-            says = f"the capture in {self.root} cannot be continued with its {name} ({reason(error)})"
-            raise SplatError(f"{says}; remove the folder, or choose another --out") from error
-
-    @contextmanager
-    def _run(self, name: str, key: str) -> Iterator[dict[str, Any]]:
-        """Run a phase within this context, from where it was interrupted; record what is put into the dictionary.
+        """Run a phase within this context, from where it was interrupted; record what is put into the dictionary. SplatError if
+        its database or photographs are damaged, or the disk is full.
 
         If the phase was begun with other inputs, its results and those of later phases are removed first. Photographs are
         always stored from the first one again, since one may be half written.
         """
-        record = self._state["phases"].get(name, {})
-        if record.get("key") != key or name == PHASES[0]:
-            self._remove_from(name)
-            record = {"key": key}
-        record["done"] = False
-        self._state["phases"][name] = record
-        self._save()
-        began, spent = time.monotonic(), record.get("seconds", 0.0)
+        record, began = self._state["phases"].get(name, {}), time.monotonic()
         noted: dict[str, Any] = {}
         try:
+            if record.get("key") != key or name == PHASES[0]:
+                self._remove_from(name)
+                record = {"key": key}
+            record["done"] = False
+            self._state["phases"][name] = record
+            self._save()
             yield noted
             self._state |= noted
             record["done"] = True
@@ -199,9 +186,14 @@ class Workspace:
                 self._remove_from(name)
                 (self.root / _STATE).unlink()
             raise
+        except (sqlite3.Error, RuntimeError, ValueError) as error:  # pycolmap raises the last two
+            if name == PHASES[0]:
+                raise
+            says = f"the capture in {self.root} cannot be continued with its {name} ({reason(error)})"
+            raise SplatError(f"{says}; remove the folder, or choose another --out") from error
         finally:
             if (self.root / _STATE).exists():
-                record["seconds"] = round(spent + time.monotonic() - began, 3)
+                record["seconds"] = round(record.get("seconds", 0.0) + time.monotonic() - began, 3)
                 self._save()
 
     def _remove_from(self, phase: str) -> None:

@@ -67,14 +67,13 @@ class Export:
         from splat_py.train.run import RunFolder, capture_of, learnt_of
         from splat_py.viewer.pages.scene_pages import write_playground
 
-        how: dict[str, Any] = {"title": scene.stem if is_scene_file(scene) else scene.resolve().name}
+        how: dict[str, Any] = {"title": scene.stem}
         if is_scene_file(scene):
             gaussians = Gaussians.load(scene)
         else:
             folder = RunFolder(scene)
             config, gaussians = folder.record().config, folder.gaussians()
-            how["antialiased"] = config.antialiased
-            how["title"] = "demo" if scene == _DEMO else how["title"]
+            how = {"antialiased": config.antialiased, "title": "demo" if scene == _DEMO else scene.resolve().name}
             # The photographs may have been moved away.
             dataset = capture_of(scene, None)
             if dataset is not None:

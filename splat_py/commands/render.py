@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,15 +12,8 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from splat_py.base.errors import SplatError, printable
 from splat_py.commands.terminal import OnDevice, console, print_error, track
-from splat_py.scene.sources import (
-    ENDINGS,
-    MODES,
-    MOST_FRAMES,
-    is_scene_file,
-    require_cameras,
-    require_scene,
-    require_video_name,
-)
+from splat_py.scene import sources
+from splat_py.scene.sources import MODES, require_cameras, require_scene
 from splat_py.shaders.custom_types import OwnTypes
 
 if TYPE_CHECKING:
@@ -187,8 +181,8 @@ class Render(OnDevice):
             raise SplatError(f"--views is {self.views!r}; use test, train or all")
         if self.mode not in MODES:
             raise SplatError(f"--mode is {self.mode!r}; use {', '.join(MODES[:-1])} or {MODES[-1]}")
-        if self.frames is not None and not 1 <= self.frames <= MOST_FRAMES:
-            raise SplatError(f"--frames is {self.frames}; it must be from 1 to {MOST_FRAMES:,}")
+        if self.frames is not None and not 1 <= self.frames <= sources.MOST_FRAMES:
+            raise SplatError(f"--frames is {self.frames}; it must be from 1 to {sources.MOST_FRAMES:,}")
         if self.scale is not None and not 0 < self.scale < float("inf"):
             raise SplatError(f"--scale is {self.scale}; it must be above 0")
         if not 0 <= self.aperture < float("inf"):
@@ -202,7 +196,7 @@ class Render(OnDevice):
         if self.path != _PATHS[0] and self.video is None:
             raise SplatError(f"--path {self.path} needs a video; name its file with --video")
         if self.video is not None:
-            require_video_name(self.video)
+            sources.require_video_name(self.video)
         require_scene(self.source.scene, self.source.data)
         if self.out is not None or self.path in _PATHS:
             require_cameras(self.source.scene, self.source.data)
@@ -239,8 +233,8 @@ class View(OnDevice):
         target, downscale = self.source.scene, self.source.downscale
         if not target.exists():
             raise SplatError(f"{target} does not exist; name a scene file, a run's folder or a capture")
-        if target.is_file() and not is_scene_file(target):
-            raise SplatError(f"{target} does not end in {', '.join(ENDINGS)}; name a scene file, a run or a capture")
+        if target.is_file() and not sources.is_scene_file(target):
+            raise SplatError(f"{target} does not end in {', '.join(sources.ENDINGS)}; name a scene file, a run or a capture")
         if downscale is not None and not 1 <= downscale < float("inf"):
             raise SplatError(f"--downscale is {downscale}; it must be 1 or more")
         from splat_py.viewer.page_server import OWN_NAMES, address_of, page_server, require_viewer
@@ -254,16 +248,12 @@ class View(OnDevice):
         parts = [] if scene.gaussians is None else [f"{len(scene.gaussians):,} Gaussians"]
         parts += [] if scene.dataset is None else [f"{len(scene.dataset)} photographs"]
         try:
-            with page_server(self.host, self.port) as server:
-                viewer = Viewer(server, scene)
+            with page_server(self.host, self.port) as server, closing(Viewer(server, scene)) as viewer:
                 if self.host not in OWN_NAMES:
                     risk = "everybody who has the address below can see the scene and save files into its folder"
                     print_error(f"--host {self.host}: {risk}; elsewhere, put this machine's name in place of localhost")
                 console.print(f"{', '.join(parts)}: open {address_of(server)} (Ctrl-C ends)", soft_wrap=True)
-                try:
-                    viewer.serve()
-                finally:
-                    viewer.close()
+                viewer.serve()
         except KeyboardInterrupt as interrupt:
             # Ctrl-C is the normal end of a viewer.
             if getattr(interrupt, "number", signal.SIGINT) != signal.SIGINT:

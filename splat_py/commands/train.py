@@ -189,10 +189,7 @@ class _Progress:
     """Feeds the bar with smoothed PSNR, the number of Gaussians, the downscaling of photographs, and memory."""
 
     def __init__(self, bar: FitBar, viewer: "TrainingViewer | None") -> None:
-        import psutil
-
         self._bar, self._viewer = bar, viewer
-        self._process = psutil.Process()
         self._psnr: float | None = None
         self._mebibytes = 0.0
         self.trainer: Trainer | None = None
@@ -213,6 +210,8 @@ class _Progress:
         self._bar.begin(trainer.config.steps, trainer.step)
 
     def on_step(self, report: "StepReport") -> None:
+        from splat_py.gpu.device import process_bytes
+
         if self._viewer is not None:
             self._viewer.on_step(report)
         if report.divisor != self._divisor:
@@ -220,6 +219,6 @@ class _Progress:
         last, psnr = self._psnr, report.values.psnr
         self._psnr = psnr if last is None else _SMOOTHING * last + (1 - _SMOOTHING) * psnr
         if report.step % 20 == 0:
-            self._mebibytes = self._process.memory_info().rss / 2**20
+            self._mebibytes = process_bytes() / 2**20
         size = "" if report.divisor == 1 else f" photographs ÷{report.divisor}"
         self._bar.update(report.step + 1, self._psnr, f"{report.gaussians:,} Gaussians{size} {self._mebibytes:.0f} MiB")

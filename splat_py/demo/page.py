@@ -93,21 +93,13 @@ def _ticks(low: float, high: float) -> list[tuple[str, float]]:
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A picture's or a video's file, and its caption."""
-
-    path: Path
-    caption: str
-
-
-@dataclass(frozen=True)
 class Section:
     title: str  # plain text, like `text`
     text: str
     facts: Sequence[tuple[str, str]]  # names and values, time and PSNR first
     curve: Curve  # PSNR in dB over seconds
-    large: Sequence[Figure] = ()  # figures beside the curve
-    figures: Sequence[Figure] = ()  # small ones below
+    large: Sequence[tuple[Path, str]] = ()  # pictures and videos beside the curve, and their captions
+    figures: Sequence[tuple[Path, str]] = ()  # small ones below
     links: Sequence[tuple[Path, str]] = ()  # files and the texts of their links
 
 
@@ -124,16 +116,16 @@ def _section(folder: Path, section: Section) -> str:
     facts = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in section.facts)
     links = "".join(f'<p><a href="{_address(folder, file)}">{escape(text)}</a></p>' for file, text in section.links)
     curve = curves_svg([section.curve], "seconds", "PSNR, dB")
-    large, figures = ("".join(_figure(folder, figure) for figure in part) for part in (section.large, section.figures))
+    large, figures = ("".join(_figure(folder, *figure) for figure in part) for part in (section.large, section.figures))
     return (
         f"<section>\n<h2>{escape(section.title)}</h2>\n<p>{escape(section.text)}</p>\n<dl>{facts}</dl>\n{links}\n"
         f'<div class="wide">{large}<figure>{curve}</figure></div>\n<div class="many">{figures}</div>\n</section>'
     )
 
 
-def _figure(folder: Path, figure: Figure) -> str:
-    address, caption = _address(folder, figure.path), escape(figure.caption)
-    if figure.path.suffix in (".mp4", ".webm"):
+def _figure(folder: Path, path: Path, caption: str) -> str:
+    address, caption = _address(folder, path), escape(caption)
+    if path.suffix in (".mp4", ".webm"):
         shown = f'<video src="{address}" aria-label="{caption}" controls autoplay muted loop playsinline></video>'
     else:
         shown = f'<img src="{address}" alt="{caption}">'
@@ -159,7 +151,7 @@ def scene_section(folder: RunFolder, video: Path) -> Section:
             ("Gaussians", f"{metrics['gaussians']:,}"),
         ],
         _smoothed(metrics),
-        [Figure(video, "Turntable")],
+        [(video, "Turntable")],
         _pairs(folder.pictures.glob("*.png"), "render"),
         [(folder.page, "Walk through the scene"), (folder.scene, "The scene as a PLY")],
     )
@@ -187,7 +179,7 @@ def image_section(
         f"derives. Any size can be drawn: the picture here has {_ENLARGED} times the photograph's sides.",
         [_time(seconds), ("PSNR", f"{result.psnr:.2f} dB"), ("steps", f"{steps:,}"), ("Gaussians", f"{blobs:,}")],
         _curve("the photograph", curve),
-        [Figure(photograph, "Photograph"), Figure(large, f"{blobs:,} Gaussians, drawn {_ENLARGED} times as large")],
+        [(photograph, "Photograph"), (large, f"{blobs:,} Gaussians, drawn {_ENLARGED} times as large")],
     )
 
 
@@ -257,7 +249,7 @@ def flat_color_section(gaussians: Gaussians, photograph: Path, picture: Path, de
             ("gradients differ by", f"{difference:.1g} of the largest"),
         ],
         _curve("the photograph", curve),
-        [Figure(photograph, "Photograph"), Figure(picture, "One colour")],
+        [(photograph, "Photograph"), (picture, "One colour")],
     )
 
 
@@ -265,8 +257,8 @@ def _time(seconds: float) -> tuple[str, str]:
     return "time", f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
 
 
-def _pairs(pictures: Iterable[Path], rendered: str) -> list[Figure]:
-    return [Figure(path, f"{path.stem}: photograph | {rendered}") for path in sorted(pictures)]
+def _pairs(pictures: Iterable[Path], rendered: str) -> list[tuple[Path, str]]:
+    return [(path, f"{path.stem}: photograph | {rendered}") for path in sorted(pictures)]
 
 
 def _curve(label: str, points: Iterable[tuple[float, float]]) -> Curve:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 # Timeout for a store that is gone with its process.
 _STORE_SECONDS = 3.0
-# The store's key of the number of processes that have reported why they end.
-_TOLD = "splat_py/told"
 _ADVICE = "start several processes with torchrun --nproc-per-node N -m splat_py train ..., or unset WORLD_SIZE to train in one"
 
 
@@ -158,7 +156,7 @@ class Launch:
         if self.alone:
             return True
         try:
-            return self.store(_STORE_SECONDS).add(_TOLD, 1) == 1
+            return self.store(_STORE_SECONDS).add("splat_py/told", 1) == 1
         except (ImportError, RuntimeError):
             # The store is gone with the first process, or never existed.
             return self.rank == 0 or not self.outlives

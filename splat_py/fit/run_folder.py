@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Config = TypeVar("Config")
 
-_NAME = ".lock"
 # The largest whole number that a float holds exactly.
 _MOST_WHOLE = 1 << 53
 # Errors that say that another process has locked the file.
@@ -38,7 +37,7 @@ def run_lock(folder: Path) -> Iterator[None]:
     folders that stay empty are removed again. SplatError if another process holds the folder, or it cannot be written to; a
     warning if the disk has no file locks.
     """
-    absent, lock = _make(folder), folder / _NAME
+    absent, lock = _make(folder), folder / ".lock"
     try:
         handle = _take(lock)
         try:

@@ -171,8 +171,7 @@ class FitCheckpoint:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        absent = "there is no fit to resume"
-        what, advice = "the checkpoint of a picture's fit", "fit without --resume"
+        what, advice, absent = "the checkpoint of a picture's fit", "fit without --resume", "there is no fit to resume"
         with reading(path, _CHECKPOINT_KIND, _check_checkpoint, what, advice, absent=absent) as (header, tensors):
             return cls(header["step"], header["steps"], header["picture"], *(tensors[name] for name in _CHECKPOINT_TENSORS))
 

@@ -342,9 +342,8 @@ class _Render(torch.autograd.Function):
         memory = device.memory
         parameters = memory.array(params.detach().contiguous())
         v_params = memory.empty(tuple(params.shape))
-        recorder = device.record()
-        rasterizer.record_backward(recorder, parameters, memory.array(v_image.contiguous()), v_params)
-        recorder.submit()
+        with device.recording() as recorder:
+            rasterizer.record_backward(recorder, parameters, memory.array(v_image.contiguous()), v_params)
         return v_params.tensor().to(params.device), None, None, None
 
 

@@ -184,16 +184,22 @@ def load_view(view: View, background: NDArray[np.float32]) -> UInt8Array:
     elif not view.lens.is_pinhole:
         rgb = undistorted(rgb, view.lens, cv2.INTER_LINEAR)
         ignored = undistorted(ignored, view.lens, cv2.INTER_LINEAR, outside=255)
-    if (width, height) != (view.camera.width, view.camera.height):
-        size = (view.camera.width, view.camera.height)
-        rgb = cv2.resize(rgb, size, interpolation=cv2.INTER_AREA)
-        # float32 keeps the trace of a single ignored pixel among thousands; uint8 would round it away.
-        ignored = cv2.resize((ignored > 0).astype(np.float32), size, interpolation=cv2.INTER_AREA)
-    weight = np.where(ignored > 0, 0, 255).astype(np.uint8)
-    if not weight.any():
+    image = averaged(rgb, ignored, view.camera)
+    if not image[..., 3].any():
         what = view.mask_path or view.path
         raise SplatError(f"{what} excludes every pixel of {view.name}; correct it or remove the photograph")
-    return np.dstack([rgb, weight])
+    return image
+
+
+def averaged(rgb: Pixels, ignored: Pixels, camera: Camera) -> UInt8Array:
+    """Shrink a photograph [H, W, 3] to a camera's size by averaging areas, and add weights: a pixel counts only if `ignored`
+    [H, W] is 0 at all pixels that it averages."""
+    size = camera.width, camera.height
+    if rgb.shape[1::-1] != size:
+        rgb = cv2.resize(np.ascontiguousarray(rgb), size, interpolation=cv2.INTER_AREA)
+        # float32 keeps the trace of a single ignored pixel among thousands; uint8 would round it away.
+        ignored = cv2.resize((ignored > 0).astype(np.float32), size, interpolation=cv2.INTER_AREA)
+    return np.dstack([rgb, np.where(ignored > 0, 0, 255).astype(np.uint8)])
 
 
 def find_mask(root: Path, path: Path) -> Path | None:
@@ -240,8 +246,17 @@ class ImageStore:
         sizes = [4 * view.camera.width * view.camera.height for view in self._views]
         fits = sum(sizes) <= memory_limit_bytes
         self._capacity = len(sizes) if fits else max(1, memory_limit_bytes // max(sizes))
-        if fits:
-            self._load_all()
+        if not fits:
+            return
+        pool = ThreadPoolExecutor()
+        try:
+            with late_progress("Photographs", len(self._views)) as advance:
+                for _ in pool.map(self.__getitem__, range(len(self._views))):
+                    advance()
+        finally:
+            pool.shutdown(cancel_futures=True)
+            _undistortion_maps.cache_clear()
+            _out_of_reach.cache_clear()
 
     def __getitem__(self, index: int) -> UInt8Array:
         with self._lock:
@@ -254,17 +269,6 @@ class ImageStore:
             while len(self._images) > self._capacity:
                 self._images.popitem(last=False)
         return image
-
-    def _load_all(self) -> None:
-        pool = ThreadPoolExecutor()
-        try:
-            with late_progress("Photographs", len(self._views)) as advance:
-                for _ in pool.map(self.__getitem__, range(len(self._views))):
-                    advance()
-        finally:
-            pool.shutdown(cancel_futures=True)
-            _undistortion_maps.cache_clear()
-            _out_of_reach.cache_clear()
 
 
 @contextmanager

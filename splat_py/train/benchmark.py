@@ -50,9 +50,8 @@ def run(device: Device, gaussians: int, side: int, repeats: int, data: Path | No
     """Run all benchmarks; figures are milliseconds, or MiB if the name says so."""
     benchmarks = {f"rasterization {gaussians:,} Gaussians {side}×{side}": render_times(device, gaussians, side, repeats)}
     if data is not None:
-        for downscale, count in ((8, 10_000), (4, 10_000), (4, 50_000)):
-            name, figures = step_times(device, data, downscale, count, repeats)
-            benchmarks[name] = figures
+        sizes = (8, 10_000), (4, 10_000), (4, 50_000)
+        benchmarks |= (step_times(device, data, downscale, count, repeats) for downscale, count in sizes)
     return {**header(device), "benchmarks": benchmarks}
 
 

@@ -118,13 +118,9 @@ class Exposures(_Learnt):
         """Take one Adam step on the exposure of a photograph that has learnt `epoch` times before. `parts` is from
         `record_backward`; `progress` is the share of the run that is done, 0 to 1."""
         settings = _ADAM_OF_PHOTOGRAPHS.settings(epoch, _rate(_EXPOSURE_RATES, progress))
-        numbers = {
-            "photograph": photograph,
-            "photographs": self._count,
-            "part_rows": parts.shape[0],
-            "weight": _EXPOSURE_WEIGHT,
-        }
-        self._dispatch(recorder, "updateExposure", 1, settings=settings, parts=parts, status=status, **numbers)
+        photographs = {"photograph": photograph, "photographs": self._count, "weight": _EXPOSURE_WEIGHT}
+        gradient = {"parts": parts, "part_rows": parts.shape[0]}
+        self._dispatch(recorder, "updateExposure", 1, settings=settings, status=status, **photographs, **gradient)
 
 
 class LearntEnvironment(_Learnt):
@@ -179,8 +175,7 @@ class CameraRefinement(_Learnt):
         viewmats, Ks = recorder.scratch(cameras.viewmats.shape), recorder.scratch(cameras.Ks.shape)
         lenses = None if cameras.lenses is None else recorder.scratch(cameras.lenses.shape)
         refined = replace(cameras, viewmats=viewmats, Ks=Ks, lenses=lenses)
-        arguments = {"photograph": photograph, "cameras": cameras, "refined": refined}
-        self._dispatch(recorder, "refineCamera", 1, **arguments)
+        self._dispatch(recorder, "refineCamera", 1, photograph=photograph, cameras=cameras, refined=refined)
         return refined
 
     def record_update(

@@ -20,23 +20,9 @@ from splat_py.render.shade import color_model, network_weights
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import SH_C0, Gaussians
 from splat_py.shaders.custom_types import COLOR, SPLAT
-from splat_py.shaders.declarations import SlangSource
-from splat_py.train.capture_model import capture_shapes
+from splat_py.train.capture_model import capture_shapes, is_of_capture
 from splat_py.train.config import TrainConfig
-from splat_py.train.parameters import (
-    EXTRAS,
-    FEATURES,
-    FILTER,
-    GROUPS,
-    MEAN,
-    WEIGHTS,
-    Parameters,
-    State,
-    averaged,
-    averaged_groups,
-    filtered,
-    groups_of,
-)
+from splat_py.train.parameters import EXTRAS, FEATURES, FILTER, MEAN, WEIGHTS, Parameters, State, averaged_groups, gaussians_of
 
 if TYPE_CHECKING:
     from splat_py.gpu.kernels import UserType
@@ -139,6 +125,11 @@ class Checkpoint:
         config = self.config
         return gaussians_of(self.state, config, SPLAT.of(config), COLOR.of(config))
 
+    def parameters(self) -> State:
+        """Return the state of `Parameters`: without filters, means and learnt parts of the capture."""
+        beside = {name for name in self.state if name == FILTER or name.endswith(MEAN) or is_of_capture(name)}
+        return {name: values for name, values in self.state.items() if name not in beside}
+
     def save(self, path: Path) -> None:
         header = {"step": self.step, "config": dataclasses.asdict(self.config), "capacity": self.capacity}
         save_tensors(path, "splat_py", header, self.state)
@@ -146,30 +137,9 @@ class Checkpoint:
     @classmethod
     def load(cls, path: Path) -> "Checkpoint":
         """Read what `save` wrote; SplatError if the file is missing, damaged or not a checkpoint."""
-        absent = "there is no checkpoint to resume from"
-        what, advice = "a checkpoint of splat_py", "train without --resume"
+        what, advice, absent = "a checkpoint of splat_py", "train without --resume", "there is no checkpoint to resume from"
         with reading(path, "splat_py", _check, what, advice, absent=absent, squares=("v", FILTER)) as (header, state):
             return cls(header["step"], TrainConfig.from_dict(header["config"]), state, header["capacity"])
-
-
-def gaussians_of(
-    state: State, config: TrainConfig, splat: "str | UserType | SlangSource", color: "str | UserType | SlangSource"
-) -> Gaussians:
-    """Return the Gaussians of a state; they share its arrays."""
-    state = filtered(averaged(state))
-    tensors = {name: torch.from_numpy(state[name]) for name in groups_of(state)}
-    features = tensors.get(FEATURES)
-    weights = torch.from_numpy(state[WEIGHTS]) if WEIGHTS in state else None
-    params = {name: tensors[EXTRAS][:, i].contiguous() for i, name in enumerate(config.parameters())}
-    if features is None:
-        sh = tensors["sh"]
-    else:
-        # Harmonics for viewers that know no other colours.
-        base = torch.nn.functional.pad(features[:, :3], (0, max(3 - features.shape[1], 0)))
-        sh = (base / SH_C0)[:, None].contiguous()
-    means, quats, log_scales, logit_opacities = (tensors[name] for name in GROUPS[:4])
-    antialiased = config.antialiased
-    return Gaussians(means, quats, log_scales, logit_opacities, sh, params, splat, color, features, weights, antialiased)
 
 
 def _check(header: dict[str, Any], layout: Layout) -> None:

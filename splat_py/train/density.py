@@ -58,26 +58,24 @@ def densify(parameters: Parameters, config: TrainConfig, step: int, scene_scale:
     Gaussians start with zero moments; statistics restart. `parameters` do not change, and no kernel that writes them may be
     running. SplatError if no Gaussian is left."""
     device, count = parameters.device, parameters.count
-    most = max(config.max_gaussians - count, 0)
-    resets = step >= config.opacity_reset_every
+    most, has_reset = max(config.max_gaussians - count, 0), step >= config.opacity_reset_every
     sums = PrefixSum(device, 4 * count)
-    recorder = device.record()
-    keys, order = (recorder.scratch((count,), np.uint32) for _ in range(2))
-    counts = recorder.scratch((4 * count,), np.uint32)
-    limits = {
-        "grow_grad": config.grow_grad2d,
-        "most": most,
-        "split_scale": config.split_scale * scene_scale,
-        "prune_opacity": config.prune_opacity,
-        "prune_scale": config.prune_scale * scene_scale if resets else float(np.finfo(np.float32).max),
-    }
-    statistics = {name: parameters.arrays[name] for name in ("gradient_norms", "times_seen")}
-    _dispatch(recorder, "rankGradients", parameters, count, keys=keys, order=order, **limits, **statistics)
-    if most < count:
-        keys, order = _sorted(recorder, device, keys, order, _GRADIENT_BITS)
-    _dispatch(recorder, "countRows", parameters, count, keys=keys, order=order, counts=counts, **limits)
-    sums.record(recorder, counts)
-    recorder.submit()
+    with device.recording() as recorder:
+        keys, order = (recorder.scratch((count,), np.uint32) for _ in range(2))
+        counts = recorder.scratch((4 * count,), np.uint32)
+        limits = {
+            "grow_grad": config.grow_grad2d,
+            "most": most,
+            "split_scale": config.split_scale * scene_scale,
+            "prune_opacity": config.prune_opacity,
+            "prune_scale": config.prune_scale * scene_scale if has_reset else float(np.finfo(np.float32).max),
+        }
+        statistics = {name: parameters.arrays[name] for name in ("gradient_norms", "times_seen")}
+        _dispatch(recorder, "rankGradients", parameters, count, keys=keys, order=order, **limits, **statistics)
+        if most < count:
+            keys, order = _sorted(recorder, device, keys, order, _GRADIENT_BITS)
+        _dispatch(recorder, "countRows", parameters, count, keys=keys, order=order, counts=counts, **limits)
+        sums.record(recorder, counts)
     left = int(sums.total.numpy()[0])
     if left == 0:
         raise SplatError(
@@ -85,13 +83,12 @@ def densify(parameters: Parameters, config: TrainConfig, step: int, scene_scale:
             f"prune_scale ({config.prune_scale:g}); lower the first, raise the second, or check that photographs and poses "
             "belong together"
         )
-    recorder = device.record()
-    origins = recorder.scratch((left,), np.uint32)
-    _dispatch(recorder, "listOrigins", parameters, 4 * count, offsets=sums.offsets, origins=origins)
-    new = record_moved(recorder, parameters, origins)
-    key = random_key(config.seed, step, Use.SPLIT)
-    _dispatch(recorder, "placeHalves", parameters, 2 * count, offsets=sums.offsets, moved=new.gaussians, **key)
-    recorder.submit()
+    with device.recording() as recorder:
+        origins = recorder.scratch((left,), np.uint32)
+        _dispatch(recorder, "listOrigins", parameters, 4 * count, offsets=sums.offsets, origins=origins)
+        new = record_moved(recorder, parameters, origins)
+        key = random_key(config.seed, step, Use.SPLIT)
+        _dispatch(recorder, "placeHalves", parameters, 2 * count, offsets=sums.offsets, moved=new.gaussians, **key)
     return new
 
 
@@ -109,9 +106,8 @@ def reset_opacities(parameters: Parameters, config: TrainConfig) -> None:
     """Cap opacities at twice the pruning threshold, in place, and clear the momentum that would raise them again."""
     limit = 2 * config.prune_opacity
     logits, ceiling = AdamArrays.of(parameters.arrays, "logit_opacities"), math.log(limit / (1 - limit))
-    recorder = parameters.device.record()
-    _dispatch(recorder, "resetOpacities", parameters, parameters.count, ceiling=ceiling, logits=logits)
-    recorder.submit()
+    with parameters.device.recording() as recorder:
+        _dispatch(recorder, "resetOpacities", parameters, parameters.count, ceiling=ceiling, logits=logits)
 
 
 def relocate_and_grow(parameters: Parameters, config: TrainConfig, step: int) -> Parameters:
@@ -206,17 +202,10 @@ def _dispatch_rows(recorder: Recorder, entry: str, origins: Array, target: AdamA
 def check_parameters(parameters: Parameters, step: int) -> None:
     """Raise a SplatError that names the first array which holds NaN or infinity after `step` steps."""
     found = parameters.device.memory.array(np.zeros(1, np.uint32))
-    recorder = parameters.device.record()
-    for array in parameters.arrays.values():
-        recorder.dispatch(
-            "gaussian_rows",
-            "findNotFinite",
-            linear_groups(-(-array.size // _CHECK_RUN)),
-            count=array.size,
-            values=array,
-            not_finite=found,
-        )
-    recorder.submit()
+    with parameters.device.recording() as recorder:
+        for array in parameters.arrays.values():
+            groups, count = linear_groups(-(-array.size // _CHECK_RUN)), array.size
+            recorder.dispatch("gaussian_rows", "findNotFinite", groups, count=count, values=array, not_finite=found)
     if found.numpy()[0]:
         check_finite(parameters.state(), step)
 
@@ -226,14 +215,12 @@ def in_spatial_order(parameters: Parameters, bounds: NDArray[np.float64]) -> Par
     be running. `bounds` [2, 3] are two corners of a box; means outside it get the codes of its faces."""
     device, count = parameters.device, parameters.count
     low, high = bounds
-    recorder = device.record()
-    keys, order = (recorder.scratch((count,), np.uint32) for _ in range(2))
-    cube = dict(zip(("low_X", "low_Y", "low_Z", "side"), map(float, (*low, np.max(high - low))), strict=True))
-    _dispatch(recorder, "mortonKeys", parameters, count, keys=keys, order=order, **cube)
-    _, origins = _sorted(recorder, device, keys, order, _PLACE_BITS)
-    ordered = record_moved(recorder, parameters, origins)
-    recorder.submit()
-    return ordered
+    with device.recording() as recorder:
+        keys, order = (recorder.scratch((count,), np.uint32) for _ in range(2))
+        cube = dict(zip(("low_X", "low_Y", "low_Z", "side"), map(float, (*low, np.max(high - low))), strict=True))
+        _dispatch(recorder, "mortonKeys", parameters, count, keys=keys, order=order, **cube)
+        _, origins = _sorted(recorder, device, keys, order, _PLACE_BITS)
+        return record_moved(recorder, parameters, origins)
 
 
 def contributions(

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -126,10 +127,7 @@ def evaluate(
                 views[index] = replace(view, camera=camera)
         dataset = replace(dataset, views=views, _images=dataset._images)
 
-    def draw(camera: Camera) -> NDArray[np.float32]:
-        return render(gaussians, camera, **how)
-
-    return evaluate_views(draw, dataset, dataset.test, pictures, lpips=lpips, device=device)
+    return evaluate_views(partial(render, gaussians, **how), dataset, dataset.test, pictures, lpips=lpips, device=device)
 
 
 def evaluate_views(

@@ -10,17 +10,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from splat_py.fit.steps import MOMENTS as MOMENTS
-from splat_py.fit.steps import Adam
-from splat_py.fit.steps import AdamArrays as AdamArrays
-from splat_py.fit.steps import with_moments as with_moments
+from splat_py.fit.steps import Adam, AdamArrays, with_moments
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.render.cameras import Cameras
 from splat_py.render.splats import GaussianArrays, StridedRows
-from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.gaussians import SH_C0, Gaussians
+from splat_py.shaders.declarations import SlangSource
 from splat_py.train.config import TrainConfig
 
 # Parameter groups, in the order of `Gaussians`' fields.
@@ -221,11 +219,6 @@ def averaged_groups(state: Mapping[str, Any]) -> list[str]:
     return [*groups_of(state), *([WEIGHTS] if WEIGHTS in state else ())]
 
 
-def averaged(state: State) -> State:
-    """Replace a state's parameters by their means, if it has any."""
-    return {name: state.get(name + MEAN, values) for name, values in state.items() if not name.endswith(MEAN)}
-
-
 class Filter3D:
     """Mip-Splatting's 3D smoothing filters (Yu et al. 2024, section 4.1) of Gaussians under training, and the Gaussians
     filtered and activated (kernels/filter_3d.slang). `cameras` yields the cameras that see the Gaussians, one image each, with
@@ -260,9 +253,8 @@ class Filter3D:
 
     def state(self, raw: GaussianArrays) -> State:
         """Copy the filters to the host, for a checkpoint. No step may still be running."""
-        recorder = self._device.record()
-        self._find(recorder, raw, self._device.memory.array(np.zeros(1, np.uint32)))
-        recorder.submit()
+        with self._device.recording() as recorder:
+            self._find(recorder, raw, self._device.memory.array(np.zeros(1, np.uint32)))
         assert self._filters is not None
         return {FILTER: self._filters.numpy().copy()}
 
@@ -305,3 +297,23 @@ def filtered(state: State) -> State:
     log_opacities = np.minimum(-np.logaddexp(0, -logits) + (log_scales - grown).sum(1), -1e-12)
     logits = log_opacities - np.log(-np.expm1(log_opacities))
     return {**state, "log_scales": grown.astype(np.float32), "logit_opacities": logits.astype(np.float32)}
+
+
+def gaussians_of(
+    state: State, config: TrainConfig, splat: "str | UserType | SlangSource", color: "str | UserType | SlangSource"
+) -> Gaussians:
+    """Return the Gaussians of a state, with the means of parameters that it has; they share its arrays."""
+    state = filtered({name: state.get(name + MEAN, values) for name, values in state.items() if not name.endswith(MEAN)})
+    tensors = {name: torch.from_numpy(state[name]) for name in groups_of(state)}
+    features = tensors.get(FEATURES)
+    weights = torch.from_numpy(state[WEIGHTS]) if WEIGHTS in state else None
+    params = {name: tensors[EXTRAS][:, i].contiguous() for i, name in enumerate(config.parameters())}
+    if features is None:
+        sh = tensors["sh"]
+    else:
+        # Harmonics for viewers that know no other colours.
+        base = torch.nn.functional.pad(features[:, :3], (0, max(3 - features.shape[1], 0)))
+        sh = (base / SH_C0)[:, None].contiguous()
+    means, quats, log_scales, logit_opacities = (tensors[name] for name in GROUPS[:4])
+    antialiased = config.antialiased
+    return Gaussians(means, quats, log_scales, logit_opacities, sh, params, splat, color, features, weights, antialiased)

@@ -119,10 +119,10 @@ class Comparison:
 
 
 class SsimPasses:
-    """The four sweeps over images of one size; large images are swept in bands, so that no buffer exceeds `band_bytes`.
+    """The four sweeps over images of one size; large images are swept in bands, so that no buffer exceeds `BAND_BYTES`.
     SplatError if the images are too large for the device, or have more channels than a user's pixel loss accepts."""
 
-    def __init__(self, device: Device, width: int, height: int, comparison: Comparison, band_bytes: int = BAND_BYTES) -> None:
+    def __init__(self, device: Device, width: int, height: int, comparison: Comparison) -> None:
         self.width, self.height, channels = width, height, comparison.channels
         device.memory.limits.check_images(1, height, width, channels)
         if comparison.joint and channels > _MOST_CHANNELS:
@@ -140,7 +140,7 @@ class SsimPasses:
             ssim_weight=comparison.ssim_weight / self.ssim_count,
             native_atomics=device.native_float_atomics,
         )
-        self._bands = _bands(width, height, band_bytes, channels)
+        self._bands = _bands(width, height, BAND_BYTES, channels)
         rows = max(band.rows for band in self._bands)
         self._along_rows, self._adjoints = (device.memory.empty((n, rows, width, channels)) for n in FLOATS_A_PIXEL)
 
@@ -172,20 +172,11 @@ class SsimPasses:
 
 
 class PhotometricLoss:
-    """The loss for images of one size; arguments and errors as for `SsimPasses`."""
+    """The training loss for images of one size; errors as for `SsimPasses`."""
 
-    def __init__(
-        self,
-        device: Device,
-        width: int,
-        height: int,
-        ssim_lambda: float,
-        band_bytes: int = BAND_BYTES,
-        pixel_loss: str | UserType = "L1",
-    ) -> None:
+    def __init__(self, device: Device, width: int, height: int, ssim_lambda: float) -> None:
         self.ssim_lambda = ssim_lambda
-        comparison = Comparison(1 - ssim_lambda, -ssim_lambda, pixel_loss=pixel_loss)
-        self._sweeps = SsimPasses(device, width, height, comparison, band_bytes)
+        self._sweeps = SsimPasses(device, width, height, Comparison(1 - ssim_lambda, -ssim_lambda))
         self.v_render = device.memory.empty((1, height, width, CHANNELS))
 
     def record(self, recorder: Recorder, render: Array, photograph: Array, sums: Array) -> None:

@@ -4,8 +4,6 @@ compute the Gaussians' gradients; and `BatchSums`, which adds up a step's photog
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from splat_py.fit.steps import Overflow
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
@@ -170,7 +168,7 @@ class PhotographGradients:
                 Image.empty(device, 1, height, width, DEPTH_CHANNELS if self._depth else 3),
                 TileGrid.over(cameras, self.options.tile_size),
                 PhotometricLoss(device, width, height, self._config.ssim_lambda),
-                device.memory.array(np.zeros((1, height, width, 1), np.float32)),
+                device.memory.zeros((1, height, width, 1)),
                 self._depth.target(width, height) if self._depth else None,
             )
         return self.targets[size]

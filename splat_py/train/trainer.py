@@ -20,11 +20,11 @@ from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders.custom_types import CAMERA, COLOR, SPLAT
 from splat_py.shaders.functions import ShaderModule
 from splat_py.train import density
-from splat_py.train.capture_model import CaptureModel, CaptureStep, LearntCapture, is_of_capture
-from splat_py.train.checkpoint import Checkpoint, gaussians_of, initial_count, initial_gaussians, with_sizes
+from splat_py.train.capture_model import CaptureModel, CaptureStep, LearntCapture
+from splat_py.train.checkpoint import Checkpoint, initial_count, initial_gaussians, with_sizes
 from splat_py.train.config import TrainConfig
 from splat_py.train.memory import plan_memory
-from splat_py.train.parameters import FILTER, MEAN, Filter3D, ParameterMeans, Parameters, State, first_averaged, groups_of
+from splat_py.train.parameters import Filter3D, ParameterMeans, Parameters, State, first_averaged, gaussians_of, groups_of
 from splat_py.train.photometric_loss import SUMS, LossValues
 from splat_py.train.step import BatchSums, PhotographGradients, extras_of
 from splat_py.train.views import TrainingViews, camera_model, device_camera, largest_divisor
@@ -120,8 +120,7 @@ class Trainer(StepsInFlight):
         self._filter = Filter3D(self.device, self._training_cameras, dataset.near, state) if filtering else None
         self._capture = CaptureModel(self.device, self.config, self.dataset, state)
         if resume:
-            beside = {name for name in resume.state if name == FILTER or name.endswith(MEAN) or is_of_capture(name)}
-            self.parameters = Parameters(self.device, {name: v for name, v in resume.state.items() if name not in beside})
+            self.parameters = Parameters(self.device, resume.parameters())
         else:
             fresh = Parameters.fresh(self.device, initial_gaussians(dataset, self.config))
             self.parameters = density.in_spatial_order(fresh, dataset.bounds)

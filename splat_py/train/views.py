@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -18,13 +17,12 @@ from splat_py.render.cameras import CAMERA_MODELS, LENS_MODELS, Cameras
 from splat_py.render.rasterize import Image
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import DEFAULT_MEMORY_LIMIT, Dataset, KnownDepths
-from splat_py.scene.images import ImageStore
-from splat_py.scene.pictures import UInt8Array
+from splat_py.scene.images import ImageStore, averaged
 from splat_py.train.config import TrainConfig
 from splat_py.train.photometric_loss import pack
 
-# The largest divisor of sides, and the fewest pixels that the shorter side keeps.
-_LARGEST_DIVISOR, _FEWEST_PIXELS = 4, 64
+# The fewest pixels that the shorter side keeps.
+_FEWEST_PIXELS = 64
 # Number of random backgrounds; all are uploaded before training, so that no step waits for one.
 _BACKGROUNDS = 64
 # Channels of a render with depths.
@@ -40,13 +38,14 @@ class TrainingViews:
         self._cameras: dict[int, Cameras] = {}
 
         def load(view: int) -> NDArray:
-            return pack(coarse_photograph(dataset.image(view), coarse_camera(dataset.views[view].camera, divisor)))
+            photograph, camera = dataset.image(view), dataset.views[view].camera.scaled(1 / divisor)
+            return pack(photograph if divisor == 1 else averaged(photograph[..., :3], photograph[..., 3] < 255, camera))
 
         self.photographs = Photographs(device.memory, load, limit_bytes)
 
     def cameras_of(self, view: int) -> Cameras:
         if view not in self._cameras:
-            camera = coarse_camera(self._dataset.views[view].camera, self.divisor)
+            camera = self._dataset.views[view].camera.scaled(1 / self.divisor)
             self._cameras[view] = device_camera(self._device, camera)
         return self._cameras[view]
 
@@ -54,26 +53,7 @@ class TrainingViews:
 def largest_divisor(dataset: Dataset) -> int:
     """Return the largest divisor of the training photographs' sides: 1, 2 or 4."""
     side = min(min(dataset.views[i].camera.width, dataset.views[i].camera.height) for i in dataset.train)
-    divisor = 1
-    while 2 * divisor <= _LARGEST_DIVISOR and side >= 2 * divisor * _FEWEST_PIXELS:
-        divisor *= 2
-    return divisor
-
-
-def coarse_camera(camera: Camera, divisor: int) -> Camera:
-    """Return the same view with its sides divided and rounded."""
-    return camera if divisor == 1 else camera.scaled(1 / divisor)
-
-
-def coarse_photograph(photograph: UInt8Array, camera: Camera) -> UInt8Array:
-    """Shrink a photograph [H, W, 4] (rgb, weight) to the size of a coarse camera by averaging areas. A pixel counts only if all
-    pixels that it averages count."""
-    size = camera.width, camera.height
-    if photograph.shape[1::-1] == size:
-        return photograph
-    rgb = cv2.resize(np.ascontiguousarray(photograph[..., :3]), size, interpolation=cv2.INTER_AREA)
-    ignored = cv2.resize((photograph[..., 3] < 255).astype(np.float32), size, interpolation=cv2.INTER_AREA)
-    return np.dstack([rgb, np.where(ignored > 0, 0, 255).astype(np.uint8)])
+    return max((divisor for divisor in (2, 4) if side >= divisor * _FEWEST_PIXELS), default=1)
 
 
 def device_camera(device: Device, camera: Camera) -> Cameras:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from splat_py.base.errors import DeviceLostError, SplatError
+from splat_py.base.errors import SplatError
 from splat_py.gpu.device import Device
 from splat_py.render.views import RenderSettings, through
 from splat_py.scene.camera import Camera, find_focus, look_at_matrix, mean_up
@@ -135,16 +135,15 @@ def open_viewed(
     gaussians = loaded.trust_source(own, str(target))
     learnt = learnt_of(target, config) if finished else LearntCapture({})
     camera = CAMERA.trusted(CAMERA.of(config), own.camera, own.trust_source, str(target))
-    dataset = None
     try:
         dataset = through(options.load(0), camera)
-    except DeviceLostError:
-        raise
     except SplatError as error:
         if data is not None or not without_capture:
             raise
         warnings.warn(f"the scene is shown without its capture: {error}", stacklevel=2)
-    dataset = None if dataset is None else learnt.refined(dataset)
+        dataset = None
+    else:
+        dataset = learnt.refined(dataset)
     look = look_of(dataset, config.antialiased, gaussians, device)
     if learnt.environment is not None:
         look = replace(look, background=learnt.environment)

@@ -41,7 +41,7 @@ class Viewer:
     """Shows a scene on every open page. Call its methods from one thread; viser calls the callbacks from others.
 
     Args:
-        scene: the scene; `show` replaces it.
+        scene: the scene to draw; call `frames.change` after another one is set.
         may_film: raises SplatError while rendering a video is not allowed.
         reading: share of the time that a thread may spend on reading photographs.
     """
@@ -70,10 +70,6 @@ class Viewer:
             self._add_points()
         server.on_client_connect(self._on_connect)
         server.on_client_disconnect(lambda client: self.requests.forget(client.client_id))
-
-    def show(self, scene: ViewedScene) -> None:
-        self.scene = scene
-        self.frames.change(moving=False)
 
     def work(self) -> bool:
         """Do one task for a page. Return True if there was one."""
@@ -357,7 +353,8 @@ class TrainingViewer:
         scene, look = viewer.scene, viewer.scene.look
         if learnt.environment is not None:
             look = replace(look, background=learnt.environment)
-        viewer.show(replace(scene, look=look, gaussians=gaussians))
+        viewer.scene = replace(scene, look=look, gaussians=gaussians)
+        viewer.frames.change(moving=False)
         self._shown = self._trainer.step
 
     def _stay(self, viewer: Viewer, act_on_interrupt: Callable[[], None]) -> None:

@@ -14,7 +14,6 @@ from splat_py.shaders.custom_types import Slot
 MOST_VOXELS = 1022
 
 FIELD = Slot("field", ("IFieldFunction",), ("grid", "hash"))
-_EVERY: Range = (1, LARGEST)
 _RANGES: dict[str, Range] = {
     "steps_per_resolution": (1, 1_000_000),
     "sh_degree": (0, 2),
@@ -22,8 +21,8 @@ _RANGES: dict[str, Range] = {
     "steps_per_voxel": (1e-3, 1000.0),
     "total_variation": (0.0, 1e6),
     "table_mib": (0.001, 1024.0),
-    "rays_per_step": _EVERY,
-    "checkpoint_every": _EVERY,
+    "rays_per_step": (1, LARGEST),
+    "checkpoint_every": (1, LARGEST),
     "seed": (0, (1 << 63) - 1),
 }
 

@@ -22,8 +22,6 @@ from splat_py.scene.camera import Camera
 _BLOCK = constant("kernels/volume_memory", "BLOCK")
 _REMEMBERED = constant("kernels/cpu/fields", "REMEMBERED")
 _WAVE = constant("kernels/cpu/wave_scatter", "WAVE")
-
-
 # Kernel arguments for the arrays of all kinds of fields.
 _MEMORY = ("grid", "grid_halves", "occupancy", "table", "table_halves", "numbers", "level_cells", "occupied_cells")
 
@@ -76,7 +74,6 @@ class March:
     # Place each sample at random in its step, not in the middle.
     jitter: bool = False
     seed: int = 0
-    # Skip empty space.
     skip_empty: bool = True
     # Continue rays to infinity, through space that is contracted around the box (slang/splat/volume.slang).
     contracted: bool = False

@@ -144,11 +144,10 @@ class Field(ABC):
         march = self._march(steps_per_unit or None)
         field = self._on_device(device, *(stored(device, part.detach()) for part in self._parameters()))
         image = RayImage.empty(device, width * height)
-        recorder = device.record()
-        field.record_occupancy(recorder, march)
-        rays = camera_rays(device, recorder, [camera])
-        field.record_forward(recorder, march, rays, device.memory.array(self.background), image)
-        recorder.submit()
+        with device.recording() as recorder:
+            field.record_occupancy(recorder, march)
+            rays = camera_rays(device, recorder, [camera])
+            field.record_forward(recorder, march, rays, device.memory.array(self.background), image)
         return np.clip(image.colors.numpy(), 0, 1).reshape(height, width, 3)
 
     def save(self, path: str | os.PathLike[str]) -> None:

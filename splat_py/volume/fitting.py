@@ -141,8 +141,7 @@ class VolumeCheckpoint:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote."""
-        absent = "there is no checkpoint to resume from"
-        what, advice = "the checkpoint of a volume", "fit without --resume"
+        what, advice, absent = "the checkpoint of a volume", "fit without --resume", "there is no checkpoint to resume from"
         with reading(path, "splat_py", _check_layout, what, advice, absent=absent) as (header, state):
             Box.of(state["box"])
             config = VolumeConfig.from_dict(header["config"])

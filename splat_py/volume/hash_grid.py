@@ -64,8 +64,7 @@ class HashShape:
         growth = (finest / coarsest) ** (1 / (LEVELS - 1))
         cells = tuple(round(coarsest * growth**level) for level in range(LEVELS))
         sizes = [1 << bits for bits in range(LEAST_SIZE.bit_length() - 1, MOST_SIZE.bit_length())]
-        fitting = [size for size in sizes if cls(cells, size).nbytes <= nbytes]
-        return cls(cells, fitting[-1] if fitting else sizes[0])
+        return cls(cells, max((size for size in sizes if cls(cells, size).nbytes <= nbytes), default=LEAST_SIZE))
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:

@@ -112,6 +112,5 @@ class FieldOptimiser(ABC):
         self.m, self.v = (array(np.zeros_like(values) if moment is None else moment) for moment in (m, v))
         self.volume = volume(self.device, array(values))
         self.gradients = self.volume.empty_gradients()
-        recorder = self.device.record()
-        recorder.clear(self.gradients)
-        recorder.submit()
+        with self.device.recording() as recorder:
+            recorder.clear(self.gradients)

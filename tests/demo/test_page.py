@@ -11,7 +11,7 @@ import pytest
 
 from splat_py.commands import devices as demo
 from splat_py.commands.devices import Demo
-from splat_py.demo.page import Curve, Figure, Section, curves_svg, write_page
+from splat_py.demo.page import Curve, Section, curves_svg, write_page
 from splat_py.demo.scene import write_demo_scene
 from tests.browser import open_page
 
@@ -34,8 +34,8 @@ class Addresses(HTMLParser):
 def section(folder: Path, name: str) -> Section:
     picture = folder / name
     iio.imwrite(picture, np.full((9, 9, 3), 90, np.uint8), extension=".png")
-    figure = Figure(picture, name)
-    return Section(name, name, [(name, name)], Curve(name, [(0, 1, 0), (1, 2, 0)]), [figure], [figure], [(picture, name)])
+    named = [(picture, name)]
+    return Section(name, name, [(name, name)], Curve(name, [(0, 1, 0), (1, 2, 0)]), named, named, named)
 
 
 @pytest.fixture(scope="module")

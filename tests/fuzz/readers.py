@@ -19,7 +19,6 @@ from safetensors.numpy import save
 
 from splat_py import Gaussians, load_dataset
 from splat_py.base.errors import SplatError
-from splat_py.capture import recorded_report
 from splat_py.capture.photographs import Original, Photograph, store_photograph
 from splat_py.capture.workspace import Unregistered, Workspace
 from splat_py.fit.run_folder import recorded_metrics
@@ -372,8 +371,7 @@ def _read_capture_record(folder: Path) -> None:
     workspace = Workspace(folder, folder)
     workspace.records("photographs", Photograph)
     workspace.records("unreadable", Unregistered)
-    recorded_report(workspace)
-    workspace.seconds()
+    workspace.report()
 
 
 @cache

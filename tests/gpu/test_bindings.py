@@ -29,9 +29,8 @@ def _statistics() -> dict[str, Any]:
 
 
 def _dispatch(arguments: Mapping[str, Any]) -> None:
-    recorder = get_device().record()
-    recorder.dispatch("densify", "addStatistics", (1, 1, 1), **arguments)
-    recorder.submit()
+    with get_device().recording() as recorder:
+        recorder.dispatch("densify", "addStatistics", (1, 1, 1), **arguments)
 
 
 def test_what_the_kernel_takes() -> None:

@@ -24,9 +24,8 @@ def check_prefix_sum(values: Uints) -> None:
     device = get_device()
     scan = PrefixSum(device, len(values))
     scan.offsets.write(np.full(len(values) + 1, 0xDEAD, np.uint32))
-    recorder = device.record()
-    scan.record(recorder, device.memory.array(values))
-    recorder.submit()
+    with device.recording() as recorder:
+        scan.record(recorder, device.memory.array(values))
     offsets, exact = scan.offsets.numpy(), np.concatenate([[0], np.cumsum(values, dtype=np.uint64)])
     np.testing.assert_array_equal(offsets, np.minimum(exact, 0xFFFF_FFFF))
     assert scan.total.numpy()[0] == offsets[-1]
@@ -80,9 +79,8 @@ def check(keys: Uints, tuning: Tuning, *, bits: int = 32, capacity: int | None =
     values_array = device.memory.array(np.arange(len(everything), dtype=np.uint32))
     count = device.memory.array(np.array([len(keys) + behind], np.uint32))
     sort = RadixSort(cast(Device, SimpleNamespace(memory=device.memory, tuning=tuning)), capacity)
-    recorder = device.record()
-    sorted_keys, sorted_values = sort.record(recorder, keys_array, values_array, count, bits)
-    recorder.submit()
+    with device.recording() as recorder:
+        sorted_keys, sorted_values = sort.record(recorder, keys_array, values_array, count, bits)
     places = np.argsort(keys & np.uint32((1 << bits) - 1), kind="stable")
     np.testing.assert_array_equal(sorted_values.numpy()[: len(keys)], places)
     np.testing.assert_array_equal(sorted_keys.numpy()[: len(keys)], keys[places])

@@ -5,13 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 from torch.nn import Parameter, ParameterDict
 from torch.optim import Optimizer
-
-from splat_py.gsplat.strategy.ops import compute_relocation
 
 MakeOptimizer = Callable[[list[Parameter]], Optimizer]
 
@@ -80,17 +77,6 @@ class Training:
 
     def _normal(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self._random)
-
-
-@pytest.fixture
-def wheel(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """gsplat.strategy with its two CUDA kernels replaced: one by gsplat's torch code, the other by this library's."""
-    wheel = pytest.importorskip("gsplat.strategy", reason="gsplat 1.5.3 is not installed (the dev extra has it)")
-    from gsplat.cuda._torch_impl import _quat_scale_to_covar_preci
-
-    monkeypatch.setattr(wheel.ops, "quat_scale_to_covar_preci", _quat_scale_to_covar_preci)
-    monkeypatch.setattr(wheel.ops, "compute_relocation", compute_relocation)
-    return wheel
 
 
 def assert_same(ours: Training, theirs: Training, tolerance: float = 1e-6) -> None:

@@ -16,10 +16,8 @@ from splat_py import SplatError
 from splat_py.gsplat.intersection import accumulate, isect_offset_encode, isect_tiles, rasterize_to_indices_in_range
 from splat_py.gsplat.pixels import rasterize_to_pixels
 from splat_py.gsplat.projection import fully_fused_projection
-from tests.gsplat.scenes import BATCHES, assert_same_gradients, own_package, scene
+from tests.gsplat.scenes import BATCHES, assert_same_gradients, scene
 from tests.refusals import refused
-
-__all__ = ["own_package"]
 
 COLUMNS, ROWS, TILE = 3, 4, 16
 # Pixels of a tile's side, and of the image's.

@@ -13,9 +13,6 @@ from torch.nn import Parameter, ParameterDict
 
 from splat_py.gsplat import rasterization, strategy
 from splat_py.gsplat.strategy import DefaultStrategy, MCMCStrategy
-from tests.gsplat.comparison import wheel
-
-__all__ = ["wheel"]
 
 SIZE, COUNT, STEPS = 24, 80, 9
 

@@ -9,10 +9,8 @@ from torch import Tensor
 
 from splat_py.gsplat import rendering
 from splat_py.gsplat.rendering import RollingShutterType, rasterization
-from tests.gsplat.scenes import BATCHES, assert_same_gradients, own_package, scene
+from tests.gsplat.scenes import BATCHES, assert_same_gradients, scene
 from tests.refusals import refused
-
-__all__ = ["own_package"]
 
 
 def arguments(

@@ -12,12 +12,10 @@ from splat_py.gpu.device import get_device
 from splat_py.train.config import TrainConfig
 from splat_py.train.density import densify, record_noise, relocate_and_grow, reset_opacities
 from splat_py.train.parameters import Parameters
-from tests.gsplat.comparison import adam, wheel
+from tests.gsplat.comparison import adam
 from tests.reference.mcmc import draw
 from tests.reference.random_numbers import normals
 from tests.train.refinement import Arrays, key_of, state_of
-
-__all__ = ["wheel"]
 
 STEP, SCENE_SCALE, COUNT = 3200, 7.0, 700
 CONFIG = TrainConfig(seed=3, prune_scale=0.02)
@@ -91,9 +89,8 @@ def test_mcmc(wheel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     rate = 1e-6 * CONFIG.means_lr_at(STEP, SCENE_SCALE) / CONFIG.means_lr
     config = TrainConfig(seed=CONFIG.seed, means_lr=1e-6)
-    recorder = get_device().record()
-    record_noise(recorder, after, config, STEP, SCENE_SCALE, get_device().memory.array(np.zeros(3, np.uint32)))
-    recorder.submit()
+    with get_device().recording() as recorder:
+        record_noise(recorder, after, config, STEP, SCENE_SCALE, get_device().memory.array(np.zeros(3, np.uint32)))
     drawn = normals(np.arange(735), key_of(CONFIG, STEP, Use.NOISE)).astype(np.float32)
     monkeypatch.setattr(torch, "randn_like", lambda means: torch.from_numpy(drawn))
     with torch.no_grad():

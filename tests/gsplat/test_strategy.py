@@ -20,11 +20,9 @@ from splat_py.gsplat import strategy as own
 from splat_py.gsplat.scene import GaussianScene
 from splat_py.gsplat.strategy import DefaultStrategy, MCMCStrategy, Strategy, ops
 from splat_py.gsplat.strategy.ops import compute_relocation
-from tests.gsplat.comparison import HEIGHT, WIDTH, Training, adam, assert_same, wheel
+from tests.gsplat.comparison import HEIGHT, WIDTH, Training, adam, assert_same
 from tests.reference.mcmc import equation_9
 from tests.refusals import refused
-
-__all__ = ["wheel"]
 
 # Refinements between a reset of opacities and the next one: gsplat 1.5.3 never resets them.
 FIRST, STEPS = 1001, 21

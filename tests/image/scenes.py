@@ -32,9 +32,8 @@ def draw(way: str, raw: Array, width: int, height: int) -> Array:
     parameters = device.memory.array(raw.astype(np.float32))
     image = device.memory.array(np.full((height, width, 3), np.nan, np.float32))
     rasterizer.reserve(parameters)
-    recorder = device.record()
-    rasterizer.record_render(recorder, parameters, image)
-    recorder.submit()
+    with device.recording() as recorder:
+        rasterizer.record_render(recorder, parameters, image)
     return image.numpy().astype(np.float64)
 
 
@@ -47,14 +46,13 @@ def differentiate(way: str, raw: Array, target: Array, linear: bool, native: boo
     gradients = device.memory.array(np.full(raw.shape, np.nan, np.float32))
     rasterizer.reserve(parameters)
     given = device.memory.array(target.astype(np.float32))
-    recorder = device.record()
-    if linear:
-        rasterizer.record_render(recorder, parameters, device.memory.empty(target.shape))
-        rasterizer.record_backward(recorder, parameters, given, gradients)
-    else:
-        rasterizer.record_lists(recorder, parameters)
-        rasterizer.record_gradients(recorder, parameters, given, gradients)
-    recorder.submit()
+    with device.recording() as recorder:
+        if linear:
+            rasterizer.record_render(recorder, parameters, device.memory.empty(target.shape))
+            rasterizer.record_backward(recorder, parameters, given, gradients)
+        else:
+            rasterizer.record_lists(recorder, parameters)
+            rasterizer.record_gradients(recorder, parameters, given, gradients)
     return gradients.numpy().astype(np.float64)
 
 

@@ -55,9 +55,8 @@ def test_a_prefix_sum(counting_compiler: Compiler) -> None:
     programs = CountingPrograms(counting_compiler)
     device = MetalOnCpu(programs, schedule=Schedule())
     prefix_sum = PrefixSum(device, 9000)
-    recorder = device.record()
-    prefix_sum.record(recorder, device.memory.array(np.ones(9000, np.uint32)))
-    recorder.submit()
+    with device.recording() as recorder:
+        prefix_sum.record(recorder, device.memory.array(np.ones(9000, np.uint32)))
     programs.close()
     by_entry = {kernel.entry: counts for kernel, counts in programs.counts.items()}
     assert by_entry["sumBlocks"].buffers["values"] == Traffic(loads=9000, loaded_bytes=36_000)

@@ -205,12 +205,11 @@ def test_colours_add_to_the_gradients_of_means(
     def gradients(add: bool) -> tuple[Any, ...]:
         v_means, v_sh = array(before), metal.memory.empty(sh.shape)
         v_cameras = array(np.zeros((2, CAMERA_ROW), np.float32))
-        recorder = metal.record()
-        colors, features = metal.memory.empty((2, count, 3)), FeatureArrays.of(sh, sh.size // count)
-        shading = Shading(means, features, cameras, radii, colors, harmonics(degree), options)
-        v_features = FeatureArrays.of(v_sh, sh.size // count)
-        shading.record_backward(recorder, StridedRows(array(v_colors), 3), v_means, v_features, v_cameras, add)
-        recorder.submit()
+        with metal.recording() as recorder:
+            colors, features = metal.memory.empty((2, count, 3)), FeatureArrays.of(sh, sh.size // count)
+            shading = Shading(means, features, cameras, radii, colors, harmonics(degree), options)
+            v_features = FeatureArrays.of(v_sh, sh.size // count)
+            shading.record_backward(recorder, StridedRows(array(v_colors), 3), v_means, v_features, v_cameras, add)
         return v_means.numpy(), v_sh.numpy(), v_cameras.numpy()
 
     def check() -> None:

@@ -97,12 +97,6 @@ def test_masks_of_zero_and_one_at_another_size(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_dataset(tmp_path).image(0)[..., 3], 255 * mask.repeat(2, 0).repeat(2, 1))
     write_image(tmp_path / "masks/000.png", mask.T)
     refused(r"mask .*000\.png has 16×24 pixels but its photograph 48×32", load_dataset, tmp_path)
-    write_transforms(tmp_path, ring(1))
-    mask = np.full((HEIGHT, WIDTH), 255, np.uint8)
-    mask[9, 17] = 0
-    write_image(tmp_path / "masks/000.png", mask)
-    weight = load_dataset(tmp_path, downscale=16).image(0)[..., 3]
-    np.testing.assert_array_equal(weight, [[255, 0, 255], [255, 255, 255]])
 
 
 @pytest.mark.parametrize("kind", ["grey", "grey16", "rgb16", "rgba16", "exif", "tiff"])

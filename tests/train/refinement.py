@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from splat_py import Dataset
-from splat_py.fit.steps import Use, random_key
+from splat_py.fit.steps import MOMENTS, Use, random_key
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
-from splat_py.train.parameters import MOMENTS, Parameters
+from splat_py.train.parameters import Parameters
 from splat_py.train.trainer import Trainer
 
 Arrays = dict[str, Any]

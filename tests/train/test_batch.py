@@ -37,9 +37,8 @@ def test_sums_and_means() -> None:
         status = device.memory.array(np.array([0 if counts else 5, 0, 0], np.uint32))
         sums, rows = [np.zeros(array.shape) for array in arrays], np.zeros((n, ROW))
         norms, times, largest = np.zeros(n), np.zeros(n), np.zeros(n)
-        recorder = device.record()
-        batch.begin(recorder)
-        recorder.submit()
+        with device.recording() as recorder:
+            batch.begin(recorder)
         for _ in range(3):
             for array, total in zip(arrays, sums, strict=True):
                 array.write(rng.normal(size=array.shape).astype(np.float32))
@@ -51,14 +50,12 @@ def test_sums_and_means() -> None:
             times += seen
             largest = np.maximum(largest, seen * radii[0].max(1) / 40)
             of_splats = device.memory.array(v_splats)
-            recorder = device.record()
-            zero = device.memory.array(np.zeros(3, np.uint32))
-            parameters.record_statistics(recorder, of_splats, device.memory.array(radii), 40, 20, zero, batch.statistics)
-            batch.add(recorder, of_splats)
-            recorder.submit()
-        recorder = device.record()
-        extras = batch.end(recorder, 3, status)
-        recorder.submit()
+            with device.recording() as recorder:
+                zero = device.memory.array(np.zeros(3, np.uint32))
+                parameters.record_statistics(recorder, of_splats, device.memory.array(radii), 40, 20, zero, batch.statistics)
+                batch.add(recorder, of_splats)
+        with device.recording() as recorder:
+            extras = batch.end(recorder, 3, status)
         for array, total in zip(arrays, sums, strict=True):
             np.testing.assert_allclose(array.numpy(), total / 3, rtol=1e-5, atol=1e-6)
         assert extras is not None and (extras.stride, extras.offset) == (1, 0)

@@ -46,12 +46,11 @@ def test_kernels(with_lens: bool) -> None:
     rows = [rng.normal(size=(1, length)).astype(np.float32) for length in (28 if with_lens else 16, 16)]
 
     cameras, refinement = device_camera(device, captured), CameraRefinement(device, 3, 2.0, state)
-    recorder = device.record()
-    refined = refinement.record(recorder, 1, cameras)
-    gradients = device.memory.array(rows[0]), device.memory.array(rows[1])
-    status = device.memory.array(np.zeros(3, np.uint32))
-    refinement.record_update(recorder, 1, cameras, gradients, status, epoch=2, step=49, progress=0.5)
-    recorder.submit()
+    with device.recording() as recorder:
+        refined = refinement.record(recorder, 1, cameras)
+        gradients = device.memory.array(rows[0]), device.memory.array(rows[1])
+        status = device.memory.array(np.zeros(3, np.uint32))
+        refinement.record_update(recorder, 1, cameras, gradients, status, epoch=2, step=49, progress=0.5)
 
     v_row = np.zeros((1, 28))
     v_row[:, : rows[0].shape[1]] += rows[0]

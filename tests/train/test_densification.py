@@ -10,12 +10,12 @@ import torch
 
 from splat_py import load_dataset
 from splat_py.demo.scene import write_demo_scene
-from splat_py.fit.steps import Use
+from splat_py.fit.steps import MOMENTS, Use
 from splat_py.gpu.device import get_device
 from splat_py.scene.gaussians import Gaussians
 from splat_py.train.config import TrainConfig
 from splat_py.train.density import check_parameters, densify, in_spatial_order, reset_opacities
-from splat_py.train.parameters import GROUPS, MOMENTS, Parameters
+from splat_py.train.parameters import GROUPS, Parameters
 from splat_py.train.trainer import Trainer
 from tests.reference import densification as reference
 from tests.reference.morton import morton_codes

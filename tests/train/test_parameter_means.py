@@ -49,10 +49,9 @@ def test_means_of_steps_that_count() -> None:
     for step, counts in ((6, True), (7, True), (8, False), (8, True), (9, True)):
         state: State = {name: (rng.normal(size=shape) + 5).astype(np.float32) for name, shape in shapes.items()}
         parameters = Parameters(device, state)
-        recorder = device.record()
-        status = device.memory.array(np.array([0 if counts else 5, 0, 0], np.uint32))
-        means.record(recorder, parameters, step, status)
-        recorder.submit()
+        with device.recording() as recorder:
+            status = device.memory.array(np.array([0 if counts else 5, 0, 0], np.uint32))
+            means.record(recorder, parameters, step, status)
         if step < first:
             assert not means.state()
         elif counts:

@@ -13,7 +13,6 @@ import splat_py as splat
 from splat_py import shaders
 from splat_py.gpu.device import get_device
 from splat_py.gpu.kernels import UserType
-from splat_py.train.photometric_loss import SUMS, PhotometricLoss, pack
 from tests.reference.ssim import ssim_map
 from tests.refusals import refused
 
@@ -239,29 +238,6 @@ def check(name: str, channels: int = 3) -> None:
 )
 def test_pixel_losses_value_and_gradients(name: str, channels: int) -> None:
     check(name, channels)
-
-
-@pytest.mark.parametrize("name", PIXEL_LOSSES)
-def test_weights_of_pixels(name: str) -> None:
-    """Each pixel's loss is multiplied by its weight and averaged over all, as in training."""
-    rng = np.random.default_rng(7)
-    photograph = rng.integers(0, 256, (13, 11, 4), dtype=np.uint8)
-    photograph[:3, :, 3] = 0
-    render = torch.tensor(rng.uniform(0, 1, (13, 11, 3)), dtype=torch.float32)
-    device = get_device()
-    loss = PhotometricLoss(device, 11, 13, 0.0, pixel_loss=type_of(name))
-    sums, recorder = device.memory.empty(SUMS), device.record()
-    loss.record(recorder, device.memory.array(render[None]), device.memory.array(pack(photograph)), sums)
-    recorder.submit()
-
-    x = render.double().requires_grad_()
-    truth, weight = torch.tensor(photograph[..., :3] / 255), torch.tensor(photograph[..., 3:] / 255)
-    expected = (PIXEL_LOSSES[name](x, truth) * weight).mean()
-    expected.backward()
-    values = loss.values(sums)
-    np.testing.assert_allclose([values.loss, values.l1], expected.item(), rtol=1e-5)
-    largest = float(x.grad.abs().max())
-    np.testing.assert_allclose(loss.v_render.numpy()[0], x.grad.numpy(), rtol=1e-3, atol=1e-4 * largest)
 
 
 def test_mistakes_of_pixel_losses() -> None:

@@ -11,11 +11,12 @@ from splat_py import Dataset, load_dataset
 from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu.device import get_device
 from splat_py.scene.camera import Camera
+from splat_py.scene.images import averaged
 from splat_py.train import benchmark
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
 from splat_py.train.trainer import StepReport, Trainer
-from splat_py.train.views import coarse_camera, coarse_photograph, largest_divisor
+from splat_py.train.views import largest_divisor
 from tests.train.refinement import assert_same_bits
 
 # The shorter side is just long enough to be halved.
@@ -38,15 +39,15 @@ def test_sizes_double_at_equal_intervals(dataset: Dataset, tmp_path: Path) -> No
 
 
 def test_a_coarse_photograph_averages_areas_and_counts_where_all_of_it_does() -> None:
-    photograph = np.random.default_rng(0).integers(0, 256, (8, 12, 4)).astype(np.uint8)
-    photograph[..., 3] = 255
-    photograph[5, 7, 3] = 0
-    coarse = coarse_photograph(photograph, coarse_camera(CAMERA, 2))
-    assert np.abs(coarse[..., :3] - photograph[..., :3].reshape(4, 2, 6, 2, 3).mean((1, 3))).max() <= 0.5
+    rgb = np.random.default_rng(0).integers(0, 256, (8, 12, 3)).astype(np.uint8)
+    ignored = np.zeros((8, 12), bool)
+    ignored[5, 7] = True
+    coarse = averaged(rgb, ignored, CAMERA.scaled(0.5))
+    assert np.abs(coarse[..., :3] - rgb.reshape(4, 2, 6, 2, 3).mean((1, 3))).max() <= 0.5
     expected = np.full((4, 6), 255)
     expected[2, 3] = 0
     np.testing.assert_array_equal(coarse[..., 3], expected)
-    assert coarse_photograph(photograph, CAMERA) is photograph
+    np.testing.assert_array_equal(averaged(rgb, ignored, CAMERA), np.dstack([rgb, np.where(ignored, 0, 255)]))
 
 
 def test_a_run_resumed_before_photographs_grow_is_the_uninterrupted_one(dataset: Dataset, tmp_path: Path) -> None:

@@ -142,9 +142,8 @@ def test_views_of_several_sizes_come_in_a_batch_each() -> None:
     batches = Batches(device, Views(views, images.__getitem__))
     for wanted, groups in (([2, 1, 0], [[2, 0], [1]]), ([0], [[0]]), ([0], [[0]])):
         for batch, group in zip(batches.of(wanted), groups, strict=True):
-            recorder = device.record()
-            rays = [camera_rays(device, recorder, [views[view]]) for view in group]
-            recorder.submit()
+            with device.recording() as recorder:
+                rays = [camera_rays(device, recorder, [views[view]]) for view in group]
             for name in ("origins", "directions"):
                 alone = np.concatenate([getattr(r, name).numpy() for r in rays])
                 np.testing.assert_array_equal(getattr(batch.rays, name).numpy(), alone)
@@ -159,9 +158,8 @@ def test_rays_go_through_the_middle_of_pixels() -> None:
     K = np.array([[6, 0, 3.1], [0, 9, 1.7], [0, 0, 1]])
     camera = replace(Camera.look_at((1.0, -0.5, 2.0), (0, 0, 0), (0, 1, 0), 50, 7, 5), K=K)
     device = get_device()
-    recorder = device.record()
-    rays = camera_rays(device, recorder, [camera])
-    recorder.submit()
+    with device.recording() as recorder:
+        rays = camera_rays(device, recorder, [camera])
     points = rays.origins.numpy() + 2 * rays.directions.numpy()
     seen = (points @ camera.viewmat[:3, :3].T + camera.viewmat[:3, 3]) @ camera.K.T
     x, y = np.meshgrid(np.arange(7) + 0.5, np.arange(5) + 0.5)
@@ -355,11 +353,10 @@ def test_training_is_march_loss_and_replay(
         background, errors = memory.array(np.float32([0.2, 0.5, 0.7])), memory.array(np.zeros(2, np.float32))
         v_grid = volume.empty_gradients()
         v_grid.write(np.zeros(v_grid.shape, np.float32))
-        recorder = device.record()
-        volume.record_occupancy(recorder, march)
-        how_far = {"photographs": memory.array(photograph), "scale": 1 / count, "errors": errors, "slot": 1, "first_ray": 5}
-        volume.record_training(recorder, march, rays, background, image, v_image, v_grid, **how_far)
-        recorder.submit()
+        with device.recording() as recorder:
+            volume.record_occupancy(recorder, march)
+            how_far = {"photographs": memory.array(photograph), "scale": 1 / count, "errors": errors, "slot": 1, "first_ray": 5}
+            volume.record_training(recorder, march, rays, background, image, v_image, v_grid, **how_far)
         return [image.colors.numpy().copy(), v_grid.numpy().sum(0), errors.numpy().copy()]
 
     found, expected = step(how), step("float atomics")

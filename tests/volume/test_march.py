@@ -213,9 +213,8 @@ def test_gradients_have_the_same_bits_whoever_adds_them_up() -> None:
     rng = np.random.default_rng(11)
     array = device.memory.array
     rows = rng.normal(0, 1, (9, 8, 10, row_floats(4))).astype(np.float32)
-    recorder = device.record()
-    rays = camera_rays(device, recorder, [Camera.look_at((0.4, 0.6, 2.3), (0.5, 0.5, 0.5), (0, 1, 0), 50, 150, 100)])
-    recorder.submit()
+    with device.recording() as recorder:
+        rays = camera_rays(device, recorder, [Camera.look_at((0.4, 0.6, 2.3), (0.5, 0.5, 0.5), (0, 1, 0), 50, 150, 100)])
     march = March(Box.of([[0, 0, 0], [1, 1, 1]]), 9, skip_empty=False)
     v = [array(a.astype(np.float32)) for a in adjoints(rays.count)]
 
@@ -224,12 +223,11 @@ def test_gradients_have_the_same_bits_whoever_adds_them_up() -> None:
         volume.groups = groups
         image, background = RayImage.empty(device, rays.count), array(np.zeros(3, np.float32))
         v_grid = volume.empty_gradients()
-        recorder = device.record()
-        recorder.clear(v_grid)
-        volume.record_occupancy(recorder, march)
-        volume.record_forward(recorder, march, rays, background, image)
-        volume.record_backward(recorder, march, rays, background, image, RayImage(*v), v_grid)
-        recorder.submit()
+        with device.recording() as recorder:
+            recorder.clear(v_grid)
+            volume.record_occupancy(recorder, march)
+            volume.record_forward(recorder, march, rays, background, image)
+            volume.record_backward(recorder, march, rays, background, image, RayImage(*v), v_grid)
         return v_grid.numpy().copy()
 
     expected = gradients(3)

@@ -84,7 +84,7 @@ def references() -> dict[str, Arrays]:
 
 
 def cases() -> list[Case]:
-    return [*render_cases.cases(), *train_cases.cases(), *render_cases.fit_cases()]
+    return [*render_cases.cases(), *train_cases.cases()]
 
 
 def metal_devices(device: str | None) -> tuple[list[str | None], dict[str, str]]:

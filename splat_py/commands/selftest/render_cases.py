@@ -94,7 +94,20 @@ def cases() -> list[Case]:
     for kind, packed in product(RAY_KINDS, (False, True)):
         name = f"{kind} along rays{', packed' if packed else ''}"
         found.append(Case(name, f"rays {kind}", partial(_along_rays, kind, packed)))
-    return [*found, Case("portable baseline", "portable", _portable, needs=())]
+    found.append(Case("portable baseline", "portable", _portable, needs=()))
+    needs: tuple[Operator, ...] = (Operator.IMAGE,)
+    for kind in ("group", "tiles", "autodiff"):
+        both = (*needs, Operator.FLOAT_ATOMICS)
+        found.append(Case(f"image, {kind}, float atomics", "image", partial(_draw, kind, True), needs=both))
+        found.append(Case(f"image, {kind}, compare-and-swap", "image", partial(_draw, kind, False), needs=needs))
+    for kind in ("group", "tiles"):
+        found.append(Case(f"image, fitting step, {kind}", "image step", partial(_image_step, kind), needs=needs))
+    needs = (Operator.VOLUME,)
+    for k, jitter in VOLUME_RENDERS:
+        name = f"volume, {k} coefficients{', jitter' if jitter else ''}"
+        found.append(Case(name, f"volume {k} {jitter}", partial(_march, k, jitter), needs=needs))
+    found.append(Case("volume, hash grid", "volume hash", _march_hash_grid, needs=needs))
+    return [*found, Case("volume, fitting step", "volume step", _volume_step, needs=needs)]
 
 
 def _accumulating(name: str, reference: str, options: Options, run: Callable[[Device, Arrays], Arrays]) -> Case:
@@ -243,23 +256,6 @@ def _portable(device: Device, stored: Arrays) -> Arrays:
     positions, scales, rotations, sh = torch.zeros(n, 3), torch.zeros(n, 3), torch.zeros(n, 4), torch.zeros(n, 0, 3)
     image = splat_slang(positions, scales, rotations, leaves["opacities"], leaves["colors"], sh, 5, 3, device=device)
     return with_gradients({"image": image}, leaves, 99, stored)
-
-
-def fit_cases() -> list[Case]:
-    """Cases of all image rasterisers with both kinds of atomic addition, fields with all coefficient counts, and steps."""
-    needs, found = (Operator.IMAGE,), []
-    for kind in ("group", "tiles", "autodiff"):
-        both = (*needs, Operator.FLOAT_ATOMICS)
-        found.append(Case(f"image, {kind}, float atomics", "image", partial(_draw, kind, True), needs=both))
-        found.append(Case(f"image, {kind}, compare-and-swap", "image", partial(_draw, kind, False), needs=needs))
-    for kind in ("group", "tiles"):
-        found.append(Case(f"image, fitting step, {kind}", "image step", partial(_image_step, kind), needs=needs))
-    needs = (Operator.VOLUME,)
-    for k, jitter in VOLUME_RENDERS:
-        name = f"volume, {k} coefficients{', jitter' if jitter else ''}"
-        found.append(Case(name, f"volume {k} {jitter}", partial(_march, k, jitter), needs=needs))
-    found.append(Case("volume, hash grid", "volume hash", _march_hash_grid, needs=needs))
-    return [*found, Case("volume, fitting step", "volume step", _volume_step, needs=needs)]
 
 
 def _draw(kind: str, native: bool, device: Device, stored: Arrays) -> Arrays:

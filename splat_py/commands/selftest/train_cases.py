@@ -11,7 +11,7 @@ import numpy as np
 
 from splat_py.commands.selftest import inputs
 from splat_py.commands.selftest.inputs import HEIGHT, WIDTH, Arrays, Case, Floats
-from splat_py.fit.steps import Adam
+from splat_py.fit.steps import Adam, AdamArrays, with_moments
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
@@ -24,7 +24,7 @@ from splat_py.train import density
 from splat_py.train.capture_model import CameraRefinement, Exposures, LearntEnvironment
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
-from splat_py.train.parameters import FILTER, GROUPS, MEAN, AdamArrays, Filter3D, ParameterMeans, Parameters, with_moments
+from splat_py.train.parameters import FILTER, GROUPS, MEAN, Filter3D, ParameterMeans, Parameters
 from splat_py.train.photometric_loss import SUMS, PhotometricLoss, pack
 from splat_py.train.step import BatchSums
 from splat_py.train.trainer import Trainer

@@ -37,7 +37,6 @@ SPZ_LOG_SCALES = (-10.0, 255 / 16 - 10)
 _MAGIC = 0x5053474E
 _SPZ_HEADER, _SPZ_HEADER_4 = struct.Struct("<IIIBBBx"), struct.Struct("<IIIBBBBI12x")
 _ANTIALIASED = 1
-_COEFFICIENTS = {0: 1, 1: 4, 2: 9, 3: 16, 4: 25}
 # Half a turn about x, which swaps right, down, front and right, up, back.
 _FLIP = np.array([1.0, -1.0, -1.0])
 # The scale of a colour in its byte, and the most fraction bits of a position.
@@ -237,9 +236,9 @@ def decode_spz(data: bytes) -> StoredGaussians:
     magic, version, count, degree, bits, flags = _SPZ_HEADER.unpack(_unpacked(data, _SPZ_HEADER.size))
     if magic != _MAGIC or version not in (1, *SPZ_VERSIONS):
         raise ValueError("it does not begin like SPZ of version 1 to 4")
-    if degree not in _COEFFICIENTS or bits > 30:
+    if degree > 4 or bits > 30:
         raise ValueError(f"its harmonics are of degree {degree} and its positions have {bits} fraction bits")
-    rest = _COEFFICIENTS[degree] - 1
+    rest = (degree + 1) ** 2 - 1
     sizes = [count * size for size in (6 if version == 1 else 9, 1, 3, 3, 4 if version > 2 else 3, 3 * rest)]
     packing.require_room(count, 11 + 3 * (rest + 1), len(data), sum(sizes) / max(count, 1) / _MOST_RATIO)
     if version == 4:

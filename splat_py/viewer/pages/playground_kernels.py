@@ -73,14 +73,12 @@ def fit_plan(kernels: WgslKernels, sizes: Mapping[str, float] = FIT_SIZES) -> Js
     moments = tuple(memory.full((FLOATS, blobs), 0) for _ in range(2))
     target = memory.empty((height, width, 3))
     status = memory.full((3,), 0, np.uint32)
-    usual = Rates()
     adam = adam_for(width, height)
     # Make the bases symbols too: a float to the power of a symbol would lose the symbol.
     adam = replace(adam, beta1=symbol(adam.beta1, adam.beta1), beta2=symbol(adam.beta2, adam.beta2))
-    rates = Rates(usual.center * rate, usual.shape * rate, usual.color * rate, usual.opacity * rate, usual.final)
 
     recorder = device.record()
-    FitStep(rasterizer, target, parameters, gradients, moments, status, rates, adam).record(recorder, step, steps)
+    FitStep(rasterizer, target, parameters, gradients, moments, status, Rates().times(rate), adam).record(recorder, step, steps)
     recorder.submit_as("step")
     plan.name(target=target, parameters=parameters, status=status, picture=rasterizer.picture)
     tile = device.tuning.tile_size

@@ -70,7 +70,7 @@ const OPACITY = 0.9;
 const MARGIN_OF_RANGE = 0.02;
 
 /**
- * Initial raw parameters [9, count] of blobs, as in splat_py/image/initial.py: small and close in detailed areas, large and far
+ * Initial raw parameters [9, count] of blobs, as in splat_py/image/fitting.py: small and close in detailed areas, large and far
  * apart elsewhere, in the picture's colours, smaller ones in front. Constants are from slang/splat/blob2d.slang.
  */
 function blobsOnDetail({ width, height, values }, count, constants, seed = 42) {
