@@ -8,7 +8,9 @@ from torch import Tensor
 from torch.nn import Parameter, ParameterDict
 
 from splat_py.base.errors import SplatError
-from splat_py.gsplat.strategy.ops import REQUIRED
+
+# Parameters that every scene and every strategy needs.
+REQUIRED = ("means", "scales", "quats", "opacities")
 
 
 class SceneError(SplatError, ValueError, KeyError):

@@ -7,10 +7,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from splat_py.gsplat.scene import REQUIRED
 from splat_py.gsplat.strategy.ops import (
     DEFAULT_MCMC_OPACITY_K,
     DEFAULT_MCMC_OPACITY_T,
-    REQUIRED,
     Optimizers,
     Parameters,
     Scene,

@@ -6,7 +6,7 @@ optimiser, without `.grad`. In `state`, tensors are [N, ...]; scalars and other 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,19 +16,15 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from splat_py.base.errors import SplatError
+from splat_py.gsplat.scene import GaussianScene
 from splat_py.gsplat.utils import normalized_quat_to_rotmat
-
-if TYPE_CHECKING:
-    from splat_py.gsplat.scene import GaussianScene
 
 Parameters: TypeAlias = dict[str, Parameter] | ParameterDict
 Optimizers: TypeAlias = Mapping[str, Optimizer]
 State: TypeAlias = dict[str, Any]
 # An object with the methods `on_…` of a `GaussianScene`, called after every change of rows.
-Scene: TypeAlias = "GaussianScene | None"
+Scene: TypeAlias = GaussianScene | None
 
-# Parameters that every strategy needs.
-REQUIRED = ("means", "scales", "quats", "opacities")
 DEFAULT_MCMC_OPACITY_T = 0.005
 DEFAULT_MCMC_OPACITY_K = 100.0
 
