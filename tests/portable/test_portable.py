@@ -12,8 +12,8 @@ from torch import Tensor
 
 from splat_py import Device, SplatError, portable
 from splat_py.gpu.arrays import Bridge, Memory
-from splat_py.gpu.device import native_operators
-from splat_py.gpu.kernels import KernelCache, Recorder
+from splat_py.gpu.device import Adapter, native_operators
+from splat_py.gpu.kernels import KernelCache
 from splat_py.gpu.sources import shader_folder
 from splat_py.render import operator
 from tests.refusals import refused
@@ -84,17 +84,14 @@ def test_gradcheck(splat: Any) -> None:
     assert torch.autograd.gradcheck(lambda *t: splat(*t, WIDTH, HEIGHT), tensors)
 
 
-def test_slang_runs_where_the_tile_renderer_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slang_runs_where_the_tile_renderer_cannot() -> None:
     """SlangPy's own CPU target has neither waves nor atomic floats."""
     if not any(map(shutil.which, ("g++", "clang++"))):
         pytest.skip("SlangPy's CPU target needs a C++ compiler")
     paths = {"include_paths": [spy.SHADER_PATH, str(shader_folder())]}
     handle = spy.Device(type=spy.DeviceType.cpu, compiler_options=spy.SlangCompilerOptions(paths))
     assert native_operators("cpu", handle.features) == set()
-    kernels, memory = KernelCache(handle), Memory(handle, Bridge.COPY)
-    device = object.__new__(Device)
-    device.memory = memory
-    monkeypatch.setattr(device, "record", lambda: Recorder(handle, kernels, memory), raising=False)
+    device = Device(Adapter("cpu", "SlangPy's CPU target", ()), handle, Memory(handle, Bridge.COPY), KernelCache(handle))
     tensors = inputs(70, 4)
     image = portable.splat_slang(**tensors, width=WIDTH, height=HEIGHT, device=device)
     expected = expression(tensors, WIDTH, HEIGHT)
