@@ -1,10 +1,10 @@
 """`rasterization` submits its stages together, with results as if it submitted each alone."""
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,23 +16,6 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder
 from splat_py.render import tiles
 from tests.render.test_packed import HEIGHT, OPTIONS, WIDTH, inputs_of, run
-
-
-@pytest.fixture
-def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often `submit` and `dispatch` are called."""
-    found: Counter[str] = Counter()
-
-    def counted(name: str, method: Any) -> Any:
-        def call(*args: Any, **others: Any) -> Any:
-            found[name] += 1
-            return method(*args, **others)
-
-        return call
-
-    for name in ("submit", "dispatch"):
-        monkeypatch.setattr(Recorder, name, counted(name, getattr(Recorder, name)))
-    return found
 
 
 @contextmanager
@@ -53,23 +36,20 @@ def undefined(memory: Memory, *args: Any, empty: Any = Memory.empty, **others: A
     return array
 
 
-def refuse(message: str) -> None:
-    raise SplatError(message)
-
-
 def render(inputs: dict[str, Tensor], **options: Any) -> Tensor:
     return rasterization(**inputs, width=WIDTH, height=HEIGHT, **options)[0]
 
 
 @pytest.mark.parametrize(("packed", "submissions", "dispatches"), [(False, 1, 10), (True, 3, 13)])
-def test_few_submissions_and_dispatches(packed: bool, submissions: int, dispatches: int, counts: Counter[str]) -> None:
+def test_few_submissions_and_dispatches(packed: bool, submissions: int, dispatches: int) -> None:
     inputs = inputs_of()
     render(inputs, packed=packed)
-    counts.clear()
-    images = render(inputs, packed=packed)
-    assert counts == {"submit": submissions, "dispatch": dispatches}
-    images.sum().backward()
-    assert counts["submit"] == submissions + 2
+    spies = (patch.object(Recorder, n, autospec=True, side_effect=getattr(Recorder, n)) for n in ("submit", "dispatch"))
+    with next(spies) as submit, next(spies) as dispatch:
+        images = render(inputs, packed=packed)
+        assert (submit.call_count, dispatch.call_count) == (submissions, dispatches)
+        images.sum().backward()
+        assert submit.call_count == submissions + 2
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -77,8 +57,7 @@ def test_few_submissions_and_dispatches(packed: bool, submissions: int, dispatch
 def test_results_are_those_of_single_submissions(name: str, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     options = dict(OPTIONS[name])
     inputs = inputs_of((2,), colors=options.pop("colors", (3,)), per_camera=options.pop("per_camera", False))
-    with monkeypatch.context() as patch:
-        patch.setattr(Device, "recording", apart)
+    with patch.object(Device, "recording", apart):
         single = run(inputs, packed=packed, **options)
     monkeypatch.setattr(Memory, "empty", undefined)
     for _ in range(2):
@@ -111,14 +90,15 @@ def test_an_error_submits_what_was_recorded() -> None:
         assert recorder.is_empty
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_a_failed_submission_closes_the_recording(early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("render_mode", ["RGB", "RGB+D"])
+def test_a_failed_submission_closes_the_recording(render_mode: str) -> None:
     device, inputs = get_device(), inputs_of()
     expected = render(inputs)
-    with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "submit", lambda self: refuse("for the test"))
-        with pytest.raises(SplatError, match="for the test"):
-            render(inputs, render_mode="RGB+D" if early else "RGB")
+    with (
+        patch.object(Recorder, "submit", side_effect=SplatError("for the test")),
+        pytest.raises(SplatError, match="for the test"),
+    ):
+        render(inputs, render_mode=render_mode)
     assert device._open.recorder is None
     torch.testing.assert_close(render(inputs), expected, rtol=0, atol=0)
 
