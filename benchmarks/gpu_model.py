@@ -19,6 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from splat_py.gpu.sorting import _BLOCKS_ALONE, _SCAN_BLOCK
+
 ISSUE, BANDWIDTH, LATENCY = 0.6, 0.8, 4
 _WAVE = 32
 # Sectors of a wave of 32 that adds up nine numbers: two by four lanes with a float each, and one for the last number.
@@ -263,8 +265,8 @@ class Model:
         # Each lane waits for its own sector, so too few lanes do not use the whole bandwidth.
         wanted = self.gpu.gigabytes_a_second * _NANOSECONDS / self.gpu.processors
         share = min(warps * _WAVE * 32 / wanted, 1.0)
-        # Count, sum and scatter; one workgroup alone sums up to 8,191 counts (splat_py/gpu/sorting.py).
-        dispatches = 3 if digits * math.ceil(count / (threads * items)) < 8192 else 5
+        # Count, sum and scatter; one workgroup alone sums few counts.
+        dispatches = 3 if digits * math.ceil(count / (threads * items)) < _BLOCKS_ALONE * _SCAN_BLOCK else 5
         return Time(
             passes * (self._issue(count * _SORT_INSTRUCTIONS / _WAVE) + banks),
             passes * self._memory(count * 20) / share,

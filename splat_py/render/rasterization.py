@@ -252,13 +252,14 @@ def rasterization(
         poses = viewmats if viewmats_rs is None else midway(viewmats, viewmats_rs)
         features, behind = blended_features(means, colors, poses, backgrounds, weights, extra_signals, splats, options, device)
         device.memory.limits.check_images(lead.numel(), height, width, min(features.shape[-1], MAX_CHANNELS))
-        # 3: splats → every tile's list, front to back.
-        lists = bin_tiles(splats, width, height, options, expect=True, device=device)
-        # 4: lists → pixels.
-        rendered = rasterize(splats, features, lists, width, height, behind, options, device=device)
-    if not lists.complete():
-        lists = bin_tiles(splats, width, height, options, device=device)
-        rendered = rasterize(splats, features, lists, width, height, behind, options, device=device)
+        # Again if the lists had too little room.
+        for expect in (True, False):
+            # 3: splats → every tile's list, front to back.
+            lists = bin_tiles(splats, width, height, options, expect=expect, device=device)
+            # 4: lists → pixels.
+            rendered = rasterize(splats, features, lists, width, height, behind, options, device=device)
+            if lists.complete():
+                break
     images, alphas = (part.unflatten(0, lead) for part in (rendered.colors, rendered.alphas))
 
     meta = meta_of(splats, lists, rendered, lead, means.shape[-2])

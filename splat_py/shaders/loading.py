@@ -26,10 +26,10 @@ from splat_py.shaders.functions import ShaderModule, library, public_types, type
 
 _REFERENCE = re.compile(r'(?:\bimport|\b__include|\bimplementing|#\s*include)\s*(?:"([^"\n]+)"|([\w.]+)\s*;)')
 
-# By device and file: the content that a module was made from, and the module, or the reason why it does not compile.
 # Brackets, and comments and strings around those that do not count.
 _BRACKET = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|[()\[\]{}]""", re.DOTALL)
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
+# By device and file: the content that a module was made from, and the module, or the reason why it does not compile.
 _loaded: dict[tuple[Device, Path], tuple[dict[Path, bytes], ShaderModule | str]] = {}
 
 
@@ -55,7 +55,7 @@ def load(path: str | Path) -> ShaderModule:
             own = before is not None or _imports_others(content)
             options = compiler_options(device.adapter.backend)
             try:
-                module = _unclosed(file.read_text(encoding="utf-8")) or ShaderModule(
+                module = _unclosed(content[file].decode()) or ShaderModule(
                     device, file, device.handle.create_slang_session(options) if own else None
                 )
             except (OSError, ValueError):

@@ -195,7 +195,7 @@ def shipped() -> list[Specialisation]:
 
 
 def by_kernel() -> dict[tuple[str, str], list[Specialisation]]:
-    """What ships, by module and entry point."""
+    """Group the specialisations that ship by module and entry point."""
     found = defaultdict(list)
     for specialisation in shipped():
         found[specialisation.module, specialisation.entry].append(specialisation)
