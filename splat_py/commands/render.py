@@ -230,13 +230,11 @@ class View(OnDevice):
     port: int = 8080
 
     def run(self) -> None:
-        target, downscale = self.source.scene, self.source.downscale
+        target = self.source.scene
         if not target.exists():
             raise SplatError(f"{target} does not exist; name a scene file, a run's folder or a capture")
         if target.is_file() and not sources.is_scene_file(target):
             raise SplatError(f"{target} does not end in {', '.join(sources.ENDINGS)}; name a scene file, a run or a capture")
-        if downscale is not None and not 1 <= downscale < float("inf"):
-            raise SplatError(f"--downscale is {downscale}; it must be 1 or more")
         from splat_py.viewer.page_server import OWN_NAMES, address_of, page_server, require_viewer
 
         require_viewer()
@@ -244,7 +242,7 @@ class View(OnDevice):
         from splat_py.viewer.opening import open_viewed
         from splat_py.viewer.viewer import Viewer
 
-        scene = open_viewed(target, self.source.data, downscale, self.source.own, self.out, get_device(self.device))
+        scene = open_viewed(target, self.source.data, self.source.downscale, self.source.own, self.out, get_device(self.device))
         parts = [] if scene.gaussians is None else [f"{len(scene.gaussians):,} Gaussians"]
         parts += [] if scene.dataset is None else [f"{len(scene.dataset)} photographs"]
         try:

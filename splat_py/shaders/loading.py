@@ -26,8 +26,12 @@ from splat_py.shaders.functions import ShaderModule, library, public_types, type
 
 _REFERENCE = re.compile(r'(?:\bimport|\b__include|\bimplementing|#\s*include)\s*(?:"([^"\n]+)"|([\w.]+)\s*;)')
 
-# Brackets, and comments and strings around those that do not count.
-_BRACKET = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|[()\[\]{}]""", re.DOTALL)
+# Brackets, with a `for` before them, semicolons, and structs named like a number or vector; comments and strings hide others.
+_TOKEN = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|(?:\bfor\s*)?\(|[)\[\]{};]"""
+    r"""|\bstruct\s+(?:bool|half|float|double|u?int)(?:8|16|32|64)?(?:_t)?(?:\d(?:x\d)?)?\b""",
+    re.DOTALL,
+)
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 # By device and file: the content that a module was made from, and the module, or the reason why it does not compile.
 _loaded: dict[tuple[Device, Path], tuple[dict[Path, bytes], ShaderModule | str]] = {}
@@ -55,7 +59,7 @@ def load(path: str | Path) -> ShaderModule:
             own = before is not None or _imports_others(content)
             options = compiler_options(device.adapter.backend)
             try:
-                module = _unclosed(content[file].decode()) or ShaderModule(
+                module = _ends_the_compiler(content[file].decode()) or ShaderModule(
                     device, file, device.handle.create_slang_session(options) if own else None
                 )
             except (OSError, ValueError):
@@ -70,21 +74,28 @@ def load(path: str | Path) -> ShaderModule:
     return module
 
 
-def _unclosed(text: str) -> str:
-    """Name a bracket that is not closed before one around it; empty if there is none, or if a preprocessor may choose.
-
-    Slang 2026.12 ends the process where a `for` in a differentiable function lacks a parenthesis."""
+def _ends_the_compiler(text: str) -> str:
+    """Name the mistake that may end the process in Slang 2026.12: a bracket that is not closed, in a differentiable function,
+    or a struct that takes a built-in type's name. Empty if there is none, or if a preprocessor may choose."""
     if re.search(r"^\s*#", text, re.MULTILINE):
         return ""
-    opened: list[re.Match[str]] = []
-    for found in _BRACKET.finditer(text):
-        if found[0] in _CLOSING:
-            opened.append(found)
-        elif found[0] in _CLOSING.values() and opened:
-            last = opened.pop()
-            if _CLOSING[last[0]] != found[0]:
-                return f"line {text.count(chr(10), 0, last.start()) + 1}: {last[0]} is not closed"
-    return ""
+    # Line, bracket, and how many semicolons it may still hold.
+    opened: list[list[Any]] = []
+    for found in _TOKEN.finditer(text):
+        token, line = found[0], text.count("\n", 0, found.start()) + 1
+        if token.startswith("struct"):
+            return f"line {line}: {token.split()[1]} is a built-in type's name"
+        if token[-1] in _CLOSING:
+            opened.append([line, token[-1], {"{": np.inf, "f": 2}.get(token[0], 0)])
+        elif opened and token == ";":
+            opened[-1][2] -= 1
+            if opened[-1][2] < 0:
+                break
+        elif opened and token in _CLOSING.values():
+            if token != _CLOSING[opened[-1][1]]:
+                break
+            opened.pop()
+    return f"line {opened[-1][0]}: {opened[-1][1]} is not closed" if opened else ""
 
 
 def built_in(name: str) -> ShaderModule:

@@ -54,7 +54,7 @@ CASES: list[tuple[list[str], str]] = [
     (["render", "nowhere", "--out", "views", "--focus", "nan"], "--focus is nan"),
     (["view", "--help"], "--host"),
     (["view", "nowhere"], "nowhere does not exist"),
-    (["view", ".", "--downscale", "0"], "--downscale is 0"),
+    (["view", ".", "--downscale", "0"], "downscale is 0"),
     (["trian", "nowhere", "--out", "run"], "trian"),
     (["bench", "--abacus"], "abacus"),
     (["train", "nowhere", "--out", "run", "--strategy", "abacus"], "abacus"),

@@ -142,6 +142,8 @@ def test_damaged_sources(tmp_path: Path) -> None:
     [
         (b"public float f(float x) { return y; }", "cannot be compiled: line 1: undefined identifier"),
         (b"[Differentiable]\nvoid f()\n{ for (int i = (0; i < 3; i++) {} }", r"cannot be compiled: line 3: \( is not closed"),
+        (b"float f()\n{ return 1;\n", r"cannot be compiled: line 2: \{ is not closed"),
+        (b"struct float3 : IDifferentiable { float x; }", "cannot be compiled: line 1: float3 is a built-in type's name"),
         (b"\n\nimport nothing;", r"cannot be compiled: line 3: cannot open file 'nothing\.slang'"),
         (b"\xff\xfe", "cannot be read"),
         (None, "does not exist or is not a file; name a Slang file"),
