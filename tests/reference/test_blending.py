@@ -24,15 +24,15 @@ def splats(rng: np.random.Generator, count: int, channels: int = 3) -> list[Arra
     ]
 
 
-def rasterized(inputs: Sequence[Array], background: Array | None = None, smooth: bool = False) -> Rasterized:
-    return ref.rasterize(*inputs, WIDTH, HEIGHT, background, smooth=smooth)  # type: ignore[misc]
+def rasterized(inputs: Sequence[Array], background: Array | None = None) -> Rasterized:
+    return ref.rasterize(*inputs, WIDTH, HEIGHT, background)  # type: ignore[misc]
 
 
 def rasterized_backward(
-    inputs: Sequence[Array], background: Array | None, v_colors: Array, v_alphas: Array, smooth: bool = False
+    inputs: Sequence[Array], background: Array | None, v_colors: Array, v_alphas: Array
 ) -> RasterizedGradients:
-    out = rasterized(inputs, background, smooth)
-    return ref.rasterize_backward(*inputs, WIDTH, HEIGHT, background, out, v_colors, v_alphas, smooth=smooth)  # type: ignore[misc]
+    out = rasterized(inputs, background)
+    return ref.rasterize_backward(*inputs, WIDTH, HEIGHT, background, out, v_colors, v_alphas)  # type: ignore[misc]
 
 
 def blend_by_the_book(inputs: Sequence[Array], background: Array) -> tuple[Array, Array, Array, Array]:
@@ -76,20 +76,6 @@ def test_blending_is_the_contracts(count: int, channels: int) -> None:
     np.testing.assert_array_equal(out.n_blended, n_blended)
     if count == 80:
         assert (n_contrib < 60).any(), "some pixels must stop early"
-
-
-@pytest.mark.parametrize(("count", "channels"), [(0, 3), (1, 1), (8, 3), (5, 6)])
-def test_smooth_blending_gradient(count: int, channels: int) -> None:
-    rng = np.random.default_rng(14)
-    (*inputs, depths), background = splats(rng, count, channels), rng.normal(size=channels)
-    v_colors, v_alphas = rng.normal(size=(HEIGHT, WIDTH, channels)), rng.normal(size=(HEIGHT, WIDTH))
-
-    def f(*x: Array) -> float:
-        out = rasterized([*x[:4], depths], x[4], smooth=True)
-        return float(np.sum(out.colors * v_colors) + np.sum(out.alphas * v_alphas))
-
-    out = rasterized_backward([*inputs, depths], background, v_colors, v_alphas, smooth=True)
-    check_gradients(f, [*inputs, background], [out.means2d, out.conics, out.opacities, out.colors, out.background])
 
 
 @pytest.mark.parametrize("with_background", [False, True])

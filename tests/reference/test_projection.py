@@ -1,7 +1,6 @@
-"""Rotations, covariances and `project`: values by independent formulas; gradients, also at clamps, by central differences."""
+"""Rotations, covariances and `project`: values by independent formulas. Gradients are in test_rendering.py."""
 
 import numpy as np
-import pytest
 import torch
 from scipy.spatial.transform import Rotation
 
@@ -19,7 +18,7 @@ from tests.reference.checking import (
     to_world,
 )
 from tests.reference.gaussian import rotations
-from tests.reference.projection import perspective_jacobian, splats
+from tests.reference.projection import perspective_jacobian
 
 # Camera-space points: inside the frustum, then beyond the clamp on each side and at two corners.
 INSIDE = [[0.3, -0.2, 3.0], [-0.7, 0.6, 4.0]]
@@ -77,24 +76,6 @@ def projection_scene(rng: np.random.Generator, viewmat: Array) -> list[Array]:
     quats, scales, opacities = shapes(rng, len(points))
     scales[8] = [1e-3, 2e-3, 5e-4]
     return [to_world(points, viewmat), quats, scales, opacities]
-
-
-@pytest.mark.parametrize("antialiased", [False, True])
-@pytest.mark.parametrize("centre", [CENTRED, OFF_CENTRE])
-def test_gradients(antialiased: bool, centre: tuple[float, float]) -> None:
-    rng = np.random.default_rng(7)
-    viewmat, K = random_viewmat(rng), intrinsics(centre)
-    inputs = [*(a[:9] for a in projection_scene(rng, viewmat)), viewmat, K]
-    v = [torch.from_numpy(rng.normal(size=shape)) for shape in [(9, 2), 9, (9, 3), 9]]
-
-    def f(*tensors: torch.Tensor) -> torch.Tensor:
-        outputs = splats(*tensors, WIDTH, HEIGHT, antialiased=antialiased)  # type: ignore[misc]
-        return torch.stack([(a * b).sum() for a, b in zip(v, outputs, strict=True)]).sum()
-
-    leaves = [torch.tensor(a, requires_grad=True) for a in inputs]
-    gradients = [g.numpy() for g in torch.autograd.grad(f(*leaves), leaves)]
-    # The step is 1/25 of the smallest Gaussian's scale.
-    check_gradients(lambda *arrays: float(f(*map(torch.from_numpy, arrays))), inputs, gradients, h=2e-5)
 
 
 def test_projection_values() -> None:

@@ -72,29 +72,6 @@ def test_render_gradient(count: int, sh_degree: int | None, render_mode: str, an
     check_gradients(f, inputs, [v.means, v.quats, v.scales, v.opacities, v.colors, v.viewmat, v.K, v.background], h=5e-5)
 
 
-def test_hard_render_gradient_outside_the_untrusted_pixels() -> None:
-    rng = np.random.default_rng(19)
-    scene, camera = random_scene(rng, 25, 1)
-    scene.opacities[:10] = 0.995
-    out = ref.render(scene, camera)
-    marked = ref.untrusted_pixels(out, margin=2e-3)
-    assert marked.mean() < 0.3
-    v_colors = np.where(marked[..., None], 0.0, rng.normal(size=out.colors.shape))
-
-    def f(*x: Array) -> float:
-        moved = ref.render(ref.Scene(x[0], x[1], x[2], x[3], x[4], 1), replace(camera, viewmat=x[5], K=x[6]))
-        return float(np.sum(moved.colors * v_colors))
-
-    v = ref.render_backward(out, v_colors)
-    check_gradients(
-        f,
-        [scene.means, scene.quats, scene.scales, scene.opacities, scene.colors, camera.viewmat, camera.K],
-        [v.means, v.quats, v.scales, v.opacities, v.colors, v.viewmat, v.K],
-        h=1e-6,
-        fourth_order=False,
-    )
-
-
 def test_empty_scene_is_the_background() -> None:
     scene, camera = random_scene(np.random.default_rng(20), 0, 0)
     out = ref.render(scene, camera, background=np.array([0.1, 0.2, 0.3]))
