@@ -101,7 +101,7 @@ def _beside(target: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `target`, which the system locks while this process lives, and remove it in the end."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(target.parent)
+        remove_abandoned(target.parent)
         temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=_TEMPORARY))
     except OSError as error:
         raise UnwritableError(f"cannot write {target}: {error.strerror}; choose another output folder") from error
@@ -128,7 +128,7 @@ def _locked(folder: Path) -> int | None:
     return handle
 
 
-def _remove_abandoned(folder: Path) -> None:
+def remove_abandoned(folder: Path) -> None:
     """Remove temporary folders of processes that were killed, once for each folder: no process has locked these."""
     if folder in _cleaned:
         return

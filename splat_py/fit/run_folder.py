@@ -146,6 +146,10 @@ def contradiction(out: Path, name: str, value: Any, wanted: Any, advice: str) ->
 
 
 def finished(out: Path, how: str) -> str:
+    """Return the sentence for a run that is not resumed; remove what a killed process left in its folder."""
+    from splat_py.base.files import remove_abandoned
+
+    remove_abandoned(out)
     return f"the run in {out} is finished and was left as it is; {how}"
 
 
