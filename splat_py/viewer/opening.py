@@ -111,23 +111,23 @@ def open_viewed(
         folder: for files that pages write; by default the run's folder, the scene file's, or for a capture the current one.
         without_capture: open a run even if its capture is missing, with a warning.
     """
-    own, smaller = own or OwnTypes(), {} if downscale is None else {"downscale": downscale}
-    DataOptions(target, **smaller).validate()
+    own, divisor = own or OwnTypes(), 1.0 if downscale is None else downscale
+    DataOptions(target, divisor).validate()
     # A memory limit of 0 reads photographs one by one on demand.
     if is_scene_file(target):
         gaussians = Gaussians.load(target).trust_source(own, str(target))
-        dataset = None if data is None else DataOptions(data, **smaller).load(0)
+        dataset = None if data is None else DataOptions(data, divisor).load(0)
         if dataset is not None and own.camera is not None:
             dataset = through(dataset, CAMERA.resolve(own.camera))
         look = look_of(dataset, gaussians.antialiased, gaussians, device)
         return ViewedScene(look, gaussians, dataset, folder or target.absolute().parent)
     if not (target / "run.json").exists():
-        dataset = DataOptions(target, **smaller).load(0)
+        dataset = DataOptions(target, divisor).load(0)
         return ViewedScene(look_of(dataset, False, None, device), None, dataset, folder or Path.cwd())
     run = RunFolder(target)
     record = run.record()
     options, config = record.data, record.config
-    options = replace(options, data=data or options.data, **smaller)
+    options = replace(options, data=data or options.data, downscale=options.downscale if downscale is None else divisor)
     # The scene is written after the last checkpoint; a newer checkpoint means that the run was extended since.
     finished = run.scene.exists() and not (
         run.checkpoint.exists() and run.checkpoint.stat().st_mtime > run.scene.stat().st_mtime
