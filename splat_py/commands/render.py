@@ -13,6 +13,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 from splat_py.base.errors import SplatError, printable
 from splat_py.commands.terminal import OnDevice, console, print_error, track
 from splat_py.scene import sources
+from splat_py.scene.data_options import DataOptions
 from splat_py.scene.sources import MODES, require_cameras, require_scene
 from splat_py.shaders.custom_types import OwnTypes
 
@@ -44,6 +45,11 @@ class SceneOptions:
     # Slang files that the scene was trained with.
     own: OmitArgPrefixes[OwnTypes] = field(default_factory=OwnTypes)
 
+    def check(self) -> None:
+        """Refuse an invalid divisor."""
+        if self.downscale is not None:
+            DataOptions(self.scene, self.downscale).validate()
+
 
 @dataclass
 class Evaluate(OnDevice):
@@ -65,6 +71,7 @@ class Evaluate(OnDevice):
     lpips: bool = False
 
     def run(self) -> None:
+        self.source.check()
         require_scene(self.source.scene, self.source.data)
         require_cameras(self.source.scene, self.source.data)
         from rich.table import Table
@@ -197,6 +204,7 @@ class Render(OnDevice):
             raise SplatError(f"--path {self.path} needs a video; name its file with --video")
         if self.video is not None:
             sources.require_video_name(self.video)
+        self.source.check()
         require_scene(self.source.scene, self.source.data)
         if self.out is not None or self.path in _PATHS:
             require_cameras(self.source.scene, self.source.data)
@@ -230,6 +238,7 @@ class View(OnDevice):
     port: int = 8080
 
     def run(self) -> None:
+        self.source.check()
         target = self.source.scene
         if not target.exists():
             raise SplatError(f"{target} does not exist; name a scene file, a run's folder or a capture")

@@ -112,7 +112,6 @@ def open_viewed(
         without_capture: open a run even if its capture is missing, with a warning.
     """
     own, divisor = own or OwnTypes(), 1.0 if downscale is None else downscale
-    DataOptions(target, divisor).validate()
     # A memory limit of 0 reads photographs one by one on demand.
     if is_scene_file(target):
         gaussians = Gaussians.load(target).trust_source(own, str(target))

@@ -40,6 +40,7 @@ CASES: list[tuple[list[str], str]] = [
     (["fit-volume", "nowhere", "--out", "run", "--downscale", "0"], "downscale is 0"),
     (["render", "nowhere", "--out", "views"], "nowhere is not the folder of a training run"),
     (["eval", "nowhere.ply"], "nowhere.ply does not exist"),
+    (["eval", "nowhere", "--downscale", "0"], "downscale is 0"),
     (["export", "nowhere", "scene.ply"], "nowhere is not a folder"),
     (["export", "nowhere", "scene.obj"], "scene.obj does not end in"),
     (["export", "nowhere.spz", "scene.html"], "nowhere.spz does not exist"),
