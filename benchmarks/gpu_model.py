@@ -140,9 +140,10 @@ class Work:
     # Statistics a Gaussian and a pixel of one of the scenes in gpu_counts.json.
     counted: dict[str, Any]
 
-    def of_pixels(self, what: str, key: str) -> float:
-        """A count that grows with the pixels."""
-        return self.counted[what][key] * self.pixels / (self.counted["width"] * self.counted["height"])
+    @property
+    def scale(self) -> float:
+        """Pixels, by those of the scene that was counted."""
+        return self.pixels / (self.counted["width"] * self.counted["height"])
 
     @property
     def intersections(self) -> float:
@@ -217,32 +218,35 @@ class Model:
     def _launch(self, dispatches: int = 1) -> float:
         return dispatches * self.gpu.microseconds_a_launch / 1e3
 
-    def rasterize(self, work: Work, tuning: Tuning, backward: bool) -> Time:
-        """A pass over all tiles."""
+    def instructions(self, work: Work, tuning: Tuning, backward: bool) -> float:
+        """Instructions that the waves of a pass over all tiles issue."""
         figures = self.kernels[rasteriser(tuning, backward)]
         p = tuning.pixels
         what = f"backward {p} {tuning.accumulation}" if backward else f"forward {p}"
-        scale = work.pixels / (work.counted["width"] * work.counted["height"])
-        blends, tests = (count * scale for count in waves(work.counted, what, p))
-        loop, test = total(figures["loop"]), total(figures["test"])
-        instructions = blends * loop + tests * test
+        blends, tests = waves(work.counted, what, p)
+        issued = blends * total(figures["loop"]) + tests * total(figures["test"])
+        if backward:
+            added = work.counted[f"backward {p} PerWave"]["atomics"] / _ROW
+            issued -= (blends - min(added, blends)) * total(figures["if blended"])
+            # Outside the loops, sums of all waves are read from group-shared memory, cleared and added up.
+            issued += work.counted[what]["workgroup bytes"] / 4 / _WAVE * _FLUSH
+        return issued * work.scale
+
+    def rasterize(self, work: Work, tuning: Tuning, backward: bool) -> Time:
+        """A pass over all tiles."""
+        loop = total(self.kernels[rasteriser(tuning, backward)]["loop"])
         atomics = 0.0
         # Rows of the lists, packed splats and the state of the pixels; below, rows of gradients count twice.
         nbytes = work.intersections * 4 + work.visible * 48 + work.pixels * 24
         dispatches = 1
-        if backward:
-            added = work.counted[f"backward {p} PerWave"]["atomics"] / _ROW * scale
-            instructions -= (blends - min(added, blends)) * total(figures["if blended"])
-            # Outside the loops, sums of all waves are read from group-shared memory, cleared and added up.
-            instructions += work.counted[what]["workgroup bytes"] / 4 / _WAVE * scale * _FLUSH
-            if tuning.accumulation == "PerIntersection":
-                nbytes += work.intersections * (36 * 3 + 8) + work.gaussians * 36
-                dispatches += 2
-            else:
-                atomics = sectors(work.counted, tuning.accumulation, p) * scale
-                nbytes += work.gaussians * 36 * 3
+        if backward and tuning.accumulation == "PerIntersection":
+            nbytes += work.intersections * (36 * 3 + 8) + work.gaussians * 36
+            dispatches += 2
+        elif backward:
+            atomics = sectors(work.counted, tuning.accumulation, tuning.pixels) * work.scale
+            nbytes += work.gaussians * 36 * 3
         return Time(
-            self._issue(instructions),
+            self._issue(self.instructions(work, tuning, backward)),
             self._memory(nbytes),
             atomics / (self.gpu.slices * self.gpu.gigahertz * 1e6),
             self._launch(dispatches),

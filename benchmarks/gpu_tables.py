@@ -46,6 +46,16 @@ _PUBLISHED = (
     ("taichi-splatting, bicycle, backward", GPUS[1], 6_100_000, 2048 * 1361, "rasterize backward", 5.84),
 )
 
+# Instructions that warps issue for a pixel of `fox`, forward and backward, in others' published kernels. They were compiled by
+# nvcc 13.0 as their build files say, and counted like ours, in November 2026.
+_OTHERS = {
+    "gsplat 1.5.3": (372, 1045),
+    "gsplat, main branch before 1.6": (356, 963),
+    "Inria, diff-gaussian-rasterization": (597, 816),
+    "FastGS": (605, 1350),
+    "Faster-GS": (155, 852),
+}
+
 # Stages of a forward and of a backward pass; the loss, the statistics and Adam belong to neither.
 _FORWARD = ("project", "shade", "sort depths", "bin", "sort tiles", "rasterize")
 _BACKWARD = ("rasterize backward", "project backward", "shade backward")
@@ -114,6 +124,17 @@ def tunings(static: dict[str, Any]) -> str:
             add(f"backward, {pixels}, {_LETTERS[accumulation]}", Tuning(pixels, accumulation), True)
     head = ["pixels a thread, strategy", "registers", "spilled bytes", "shared bytes", "occupancy, %", "loop", "a pixel"]
     return _table([*head, "FP32", "MUFU", "shuffles", "masks", "atomics", "loads"], rows)
+
+
+def others(static: dict[str, Any], counted: dict[str, Any]) -> str:
+    """The rasteriser's instructions beside those of others."""
+    work = works(counted)["fox"]
+    ours = tuple(Model(GPUS[0], static).instructions(work, TODAY, backward) / work.pixels for backward in (False, True))
+    base = sum(_OTHERS["gsplat 1.5.3"])
+    rows = [
+        [name, f"{a:,.0f}", f"{b:,.0f}", f"{(a + b) / base:.2f}"] for name, (a, b) in (_OTHERS | {"splat_py": ours}).items()
+    ]
+    return _table(["rasteriser", "forward", "backward", "sum, gsplat 1.5.3 = 1"], rows)
 
 
 def undo(static: dict[str, Any]) -> str:
@@ -363,6 +384,7 @@ def written(text: str) -> str:
     made = {
         "kernels": kernels(static),
         "tunings": tunings(static),
+        "others": others(static, counted),
         "undo": undo(static),
         "scenes": scenes(counted),
         "counts": counts(counted),
