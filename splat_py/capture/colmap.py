@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from splat_py.base.errors import SplatError
+from splat_py.base.fields import shown_bytes
 from splat_py.base.files import temporary_folder
 from splat_py.capture.photographs import INSTALL, Photograph
 from splat_py.capture.workspace import Workspace
@@ -30,6 +31,8 @@ _T = TypeVar("_T")
 # A pair's id is the id of its first photograph times this, plus the id of its second one.
 _PAIR = 2147483647
 _DESCRIPTOR = 128
+# A descriptor, and place and shape in six floats.
+_FEATURE_BYTES = _DESCRIPTOR + 24
 # One focal length and one coefficient: mapping begins with two photographs, which do not determine more (see `_refine`).
 _CAMERA_MODEL = "SIMPLE_RADIAL"
 # Up to so many photographs all pairs are compared, unless the photographs are ordered.
@@ -110,6 +113,11 @@ def extract_features(
     extraction.sift.max_num_features = options.features
     reader = _reader(pycolmap, workspace.masks)
     missing = [name for name, count in features_of(database).items() if count is None]
+    wanted, free = len(missing) * options.features * _FEATURE_BYTES, shutil.disk_usage(database.parent).free
+    if wanted > free:
+        # COLMAP would end the process.
+        says = f"features may take {shown_bytes(wanted)}, and the disk of {database.parent} has {shown_bytes(free)} left"
+        raise SplatError(f"{says}; free some space, choose another --out, or allow fewer --features")
     auto, cpu = pycolmap.CameraMode.AUTO, pycolmap.Device.cpu
     for names in _batches(missing, 2 * (os.cpu_count() or 1), len(photographs), on_progress):
         pycolmap.extract_features(database, workspace.images, names, auto, reader, extraction, cpu)

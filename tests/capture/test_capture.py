@@ -258,6 +258,12 @@ def test_a_full_disk_leaves_no_photograph_out(photographs: Path, tmp_path: Path)
     assert not (tmp_path / "scene").exists()
 
 
+def test_a_disk_without_room_for_features(photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**6, 10**6, 0))
+    says = "features may take .*, and the disk of .*scene has 0 MB left; free some space"
+    refused(says, capture, photographs, tmp_path / "scene", FAST)
+
+
 def test_without_pycolmap(report: CaptureReport, photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pycolmap", None)
     says = r"needs pycolmap, which is not installed: pip install 'slang-splat\[capture\]'"
