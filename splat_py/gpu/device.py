@@ -73,8 +73,8 @@ class Tuning:
     # Side of a tile in pixels, and how many of its pixels a thread blends.
     tile_size: int = 16
     pixels_per_thread: int = 2
-    # Radix sort: workgroups, their threads, a thread's pairs in a tile, and bits to sort a tile by at once. Group-shared memory is
-    # 2 · threads · (2^bits + 2 · pairs) + 1024 bytes, at most 16 KiB, in software 32. An odd number of pairs spreads over banks.
+    # Radix sort: most workgroups, their threads, a thread's pairs in a tile, and bits to sort a tile by at once. Group-shared memory
+    # is 4 · threads · (2^bits + 2 · pairs) + 1024 bytes, at most 32 KiB. Odd numbers of pairs lie in different banks.
     sort_blocks: int = 128
     sort_threads: int = 256
     sort_items: int = 7
@@ -93,11 +93,12 @@ class Tuning:
 _GPU_TUNING = Tuning()
 # macOS stops a workgroup after about two seconds.
 _METAL_TUNING = replace(_GPU_TUNING, segment=1 << 14)
-# Mostly AMD's GPUs: in waves of 64, two pixels per thread make a wave's block of pixels too large (docs/gpus.md).
-_VULKAN_TUNING = replace(_GPU_TUNING, pixels_per_thread=1)
+# Mostly AMD's GPUs: in waves of 64, two pixels per thread make a wave's block of pixels too large (docs/gpus.md). Not all GPUs have
+# more than 16 KiB of group-shared memory.
+_VULKAN_TUNING = replace(_GPU_TUNING, pixels_per_thread=1, sort_threads=128)
 _SOFTWARE_TUNING = Tuning(
     pixels_per_thread=8,
-    sort_blocks=16,
+    sort_blocks=8,
     sort_threads=8,
     sort_items=512,
     sort_tile_bits=8,
