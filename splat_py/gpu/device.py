@@ -73,8 +73,8 @@ class Tuning:
     # Side of a tile in pixels, and how many of its pixels a thread blends.
     tile_size: int = 16
     pixels_per_thread: int = 2
-    # Radix sort: most workgroups, their threads, a thread's pairs in a tile, and bits to sort a tile by at once. Group-shared memory
-    # is 4 · threads · (2^bits + 2 · pairs) + 1024 bytes, at most 32 KiB. Odd numbers of pairs lie in different banks.
+    # Radix sort: most workgroups, their threads, a thread's pairs in a tile, and bits to sort a tile by at once. The workgroup
+    # shares 4 · threads · (2^bits + 2 · pairs) + 1024 bytes, at most 32 KiB. Odd numbers of pairs spread over memory banks.
     sort_blocks: int = 128
     sort_threads: int = 256
     sort_items: int = 7
@@ -93,8 +93,8 @@ class Tuning:
 _GPU_TUNING = Tuning()
 # macOS stops a workgroup after about two seconds.
 _METAL_TUNING = replace(_GPU_TUNING, segment=1 << 14)
-# Mostly AMD's GPUs: in waves of 64, two pixels per thread make a wave's block of pixels too large (docs/gpus.md). Not all GPUs have
-# more than 16 KiB of group-shared memory.
+# Mostly AMD's GPUs: in waves of 64, two pixels per thread make a wave's block of pixels too large (docs/gpus.md). Vulkan promises
+# 16 KiB of group-shared memory.
 _VULKAN_TUNING = replace(_GPU_TUNING, pixels_per_thread=1, sort_threads=128)
 _SOFTWARE_TUNING = Tuning(
     pixels_per_thread=8,
