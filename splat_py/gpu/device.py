@@ -93,8 +93,8 @@ class Tuning:
 _GPU_TUNING = Tuning()
 # macOS stops a workgroup after about two seconds.
 _METAL_TUNING = replace(_GPU_TUNING, segment=1 << 14)
-# Mostly AMD's GPUs: in waves of 64, two pixels per thread make a wave's block of pixels too large (docs/gpus.md). Vulkan promises
-# 16 KiB of group-shared memory.
+# Mostly AMD's GPUs: in waves of 64, two pixels per thread make a wave's block of pixels too large (docs/gpus.md). Vulkan
+# promises 16 KiB of group-shared memory.
 _VULKAN_TUNING = replace(_GPU_TUNING, pixels_per_thread=1, sort_threads=128)
 _SOFTWARE_TUNING = Tuning(
     pixels_per_thread=8,

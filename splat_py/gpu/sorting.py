@@ -51,7 +51,7 @@ class RadixSort:
         tuning = self._tuning = device.tuning
         self.capacity = capacity
         tiles = -(-capacity // (tuning.sort_threads * tuning.sort_items))
-        self._blocks = 1 if tiles <= _TILES_ALONE else min(tiles, tuning.sort_blocks)
+        self._blocks = 1 if tiles <= _TILES_ALONE else tuning.sort_blocks
         self._histogram = device.memory.empty(self._blocks << _DIGIT_BITS, np.uint32)
         self._pairs = Pairs(device.memory.empty(capacity, np.uint32), device.memory.empty(capacity, np.uint32))
 
