@@ -19,7 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from splat_py.gpu.sorting import _BLOCKS_ALONE, _SCAN_BLOCK
+from splat_py.gpu.device import _GPU_TUNING
+from splat_py.gpu.sorting import _DIGIT_BITS
 
 ISSUE, BANDWIDTH, LATENCY = 0.6, 0.8, 4
 _WAVE = 32
@@ -30,16 +31,16 @@ _ROW = 9
 _ROW_SECTORS = 2
 # Instructions for each access to group-shared memory when sums are flushed.
 _FLUSH = 3
-# Instructions a pair, in both kernels of a pass; and clocks that a thread waits for each of its pairs in each kernel, if one
-# pair in eight comes from memory.
-_SORT_INSTRUCTIONS, _SORT_CLOCKS = 36, 120
+# Instructions a pair, in both kernels of a pass, and for each count of the histogram, not yet counted; and clocks that a thread
+# waits for each of its pairs in each kernel, if one pair in eight comes from memory.
+_SORT_INSTRUCTIONS, _HISTOGRAM_INSTRUCTIONS, _SORT_CLOCKS = 120, 6, 120
 # Latency of memory.
 _NANOSECONDS = 600
 PIXELS = (1, 2, 4, 8)
 # Blobs of a picture whose loop Slang differentiates by itself.
 AUTODIFF_BLOBS = (1, 4, 16, 50, 100)
-# Bits of a digit → threads of a workgroup, pairs a thread.
-SORTS = {4: (256, 16), 5: (128, 32), 6: (64, 64), 8: (32, 256)}
+# Threads of a sort's workgroup.
+SORTS = (128, 256)
 ACCUMULATIONS = ("PerPixel", "PerWave", "PerGroup", "PerIntersection")
 
 
@@ -128,7 +129,7 @@ class Tuning:
 
     pixels: int = 1
     accumulation: str = "PerWave"
-    digit_bits: int = 4
+    sort_threads: int = 256
 
 
 @dataclass(frozen=True)
@@ -253,29 +254,29 @@ class Model:
             work.counted["longest list"] * loop * LATENCY / (self.gpu.gigahertz * 1e6),
         )
 
-    def sort(self, count: float, bits: int, digit_bits: int) -> Time:
+    def sort(self, count: float, bits: int, threads: int) -> Time:
         """Radix passes over pairs of 4 + 4 bytes: keys are read twice."""
-        passes = math.ceil(bits / digit_bits)
-        threads, items = SORTS[digit_bits]
-        figures = self.kernels[f"radix_sort.scatter DIGIT_BITS={digit_bits} ITEMS={items} THREADS={threads}"]
-        digits = 1 << digit_bits
-        # Threads that add up a digit's counters go over all of a block's threads: once to count, twice to scatter. Each pair is
-        # counted twice, by random access to 32 banks, the fullest of which has 3.4.
-        turns = 3 * (math.ceil(digits / _WAVE) if threads > _WAVE else digits) / items + 4 * 3.4 / _WAVE
+        passes = math.ceil(bits / _DIGIT_BITS)
+        blocks, items, rows = _GPU_TUNING.sort_blocks, _GPU_TUNING.sort_items, 1 << _GPU_TUNING.sort_tile_bits
+        figures = self.kernels[f"radix_sort.scatter ITEMS={items} THREADS={threads} TILE_BITS={_GPU_TUNING.sort_tile_bits}"]
+        # Each pair is counted once by digit, then twice by half a digit, where it takes five accesses. These are random ones to
+        # 32 banks, the fullest of which has 3.4. Others in a row: two pairs, each counter four times, and six to write.
+        turns = (11 * 3.4 + 2 * (2 + 4 * rows / items) + 6) / _WAVE
         banks = count * turns / (self.gpu.processors * self.gpu.gigahertz * 1e6)
-        warps = self.occupied(figures) * self.gpu.limits.warps
-        rounds = math.ceil(count / items / (warps * _WAVE * self.gpu.processors))
-        latency = 2 * rounds * items * _SORT_CLOCKS / (self.gpu.gigahertz * 1e6)
+        at_once = self.occupied(figures) * self.gpu.limits.warps * _WAVE / threads
+        rounds = math.ceil(blocks / (at_once * self.gpu.processors))
+        latency = 2 * rounds * count / (blocks * threads) * _SORT_CLOCKS / (self.gpu.gigahertz * 1e6)
         # Each lane waits for its own sector, so too few lanes do not use the whole bandwidth.
         wanted = self.gpu.gigabytes_a_second * _NANOSECONDS / self.gpu.processors
-        share = min(warps * _WAVE * 32 / wanted, 1.0)
-        # Count, sum and scatter; one workgroup alone sums few counts.
-        dispatches = 3 if digits * math.ceil(count / (threads * items)) < _BLOCKS_ALONE * _SCAN_BLOCK else 5
+        share = min(min(at_once, blocks / self.gpu.processors) * threads * 32 / wanted, 1.0)
+        # Each workgroup adds up the digits of all.
+        instructions = count * _SORT_INSTRUCTIONS + (blocks**2 << _DIGIT_BITS) * _HISTOGRAM_INSTRUCTIONS
         return Time(
-            passes * (self._issue(count * _SORT_INSTRUCTIONS / _WAVE) + banks),
+            passes * (self._issue(instructions / _WAVE) + banks),
             passes * self._memory(count * 20) / share,
             0.0,
-            self._launch(passes * dispatches),
+            # Count and scatter.
+            self._launch(passes * 2),
             passes * latency,
         )
 
@@ -298,13 +299,13 @@ class Model:
         return {
             "project": self.elementwise([find("project.projectForward")], n, n * (44 + 36)),
             "shade": self.elementwise([find("shade.shadeForward")], work.visible, work.visible * (192 + 12 + 8) + n * 20),
-            "sort depths": self.sort(n, 32, tuning.digit_bits),
+            "sort depths": self.sort(n, 32, tuning.sort_threads),
             "bin": self.elementwise(
                 map(find, ("tiles.countTiles", "tiles.emitIsects", "tiles.findTileOffsets", "prefix_sum.scanBlocks")),
                 n,
                 n * (2 * 40 + 12) + work.intersections * 16,
             ),
-            "sort tiles": self.sort(work.intersections, tiles.bit_length(), tuning.digit_bits),
+            "sort tiles": self.sort(work.intersections, tiles.bit_length(), tuning.sort_threads),
             "rasterize": self.rasterize(work, tuning, backward=False),
             "loss": self.elementwise(
                 (find(f"loss.{e}") for e in ("momentsAlongRows", "ssimAlongColumns", "adjointsAlongRows", "lossGradient")),

@@ -205,9 +205,8 @@ def _found() -> dict[str, tuple[Specialisation, list[str]]]:
         tuning = replace(_GPU_TUNING, pixels_per_thread=pixels, accumulation=accumulation)
         add(f"{pixels} pixels a thread, {accumulation}", training_step(tuning))
     add("in segments", training_step(replace(_GPU_TUNING, segment=_SEGMENT)))
-    for bits, (threads, items) in SORTS.items():
-        tuning = replace(_GPU_TUNING, sort_digit_bits=bits, sort_threads=threads, sort_items=items)
-        add(f"digits of {bits} bits", training_step(tuning))
+    for threads in SORTS:
+        add(f"sorts of {threads} threads", training_step(replace(_GPU_TUNING, sort_threads=threads)))
     for degree in range(3):
         add(f"volume of degree {degree}", volume_step(degree))
     add("picture", image_step())

@@ -33,7 +33,7 @@ from splat_py.gpu.device import _GPU_TUNING, _METAL_TUNING
 _HERE = Path(__file__).resolve().parent
 DOCUMENT = _HERE.parent / "docs" / "gpus.md"
 _SECTION = re.compile(r"(<!-- table: ([\w -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-TODAY = Tuning(_GPU_TUNING.pixels_per_thread, _GPU_TUNING.accumulation, _GPU_TUNING.sort_digit_bits)
+TODAY = Tuning(_GPU_TUNING.pixels_per_thread, _GPU_TUNING.accumulation, _GPU_TUNING.sort_threads)
 # A million Gaussians at 1920×1080.
 _GAUSSIANS, _PIXELS = 1_000_000, 1920 * 1080
 _SCENES = {"random": "random", "fox": "`fox`"}
@@ -284,17 +284,17 @@ def choices(static: dict[str, Any], counted: dict[str, Any]) -> str:
             ours, today = _passes(model, work, tuning), _passes(model, work, TODAY)
             cells.append(f"{ours:.2f} ({ours / today:.2f})")
         rows.append([words, *cells])
-    for bits in SORTS:
+    for threads in SORTS:
         cells = []
         for gpu in GPUS:
             model = Model(gpu, static)
 
-            def sorts(digit_bits: int, model: Model = model) -> float:
-                step = model.step(work, replace(TODAY, digit_bits=digit_bits))
+            def sorts(threads: int, model: Model = model) -> float:
+                step = model.step(work, replace(TODAY, sort_threads=threads))
                 return step["sort depths"].total + step["sort tiles"].total
 
-            cells.append(f"{sorts(bits):.2f} ({sorts(bits) / sorts(TODAY.digit_bits):.2f})")
-        rows.append([f"both sorts, digits of {bits} bits", *cells])
+            cells.append(f"{sorts(threads):.2f} ({sorts(threads) / sorts(TODAY.sort_threads):.2f})")
+        rows.append([f"both sorts, {threads} threads", *cells])
     return _table(["", *(f"{gpu.name}, ms" for gpu in GPUS)], rows)
 
 
@@ -306,12 +306,12 @@ def decisions(static: dict[str, Any], counted: dict[str, Any]) -> str:
         of = [_passes(m, w, other) / _passes(m, w, TODAY) for m in models for w in works(counted).values()]
         return "–".join(dict.fromkeys(f"{value:.2f}" for value in (min(of), max(of))))
 
-    def sorts(model: Model, bits: int) -> float:
-        step = model.step(works(counted)["fox"], replace(TODAY, digit_bits=bits))
+    def sorts(model: Model, threads: int) -> float:
+        step = model.step(works(counted)["fox"], replace(TODAY, sort_threads=threads))
         return step["sort depths"].total + step["sort tiles"].total
 
-    def sort_ratio(bits: int) -> str:
-        of = [sorts(model, bits) / sorts(model, TODAY.digit_bits) for model in models]
+    def sort_ratio(threads: int) -> str:
+        of = [sorts(model, threads) / sorts(model, TODAY.sort_threads) for model in models]
         return f"{min(of):.2f}–{max(of):.2f}"
 
     work = works(counted)["fox"]
@@ -344,10 +344,10 @@ def decisions(static: dict[str, Any], counted: dict[str, Any]) -> str:
             "a few splats that fill the image make the backward pass half as long again",
         ],
         [
-            f"digits of {TODAY.digit_bits} bits",
-            "fewer passes than with 4, and more threads than with 6 or 8, whose counters fill group-shared memory",
-            f"both sorts take {sort_ratio(4)} of the time with 4 bits, {sort_ratio(6)} with 6, {sort_ratio(8)} with 8",
-            "4 bits are faster, or 6 bits make a step a tenth faster",
+            f"sorts in workgroups of {TODAY.sort_threads} threads",
+            "few workgroups fill processors only with many threads; these still fit 32 KiB of group-shared memory",
+            f"both sorts take {sort_ratio(128)} of the time with 128",
+            "128 threads, as through Vulkan, are faster",
         ],
         [
             f"on Metal, segments of {_METAL_TUNING.segment:,}",

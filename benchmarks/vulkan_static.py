@@ -43,7 +43,7 @@ AMD_WAVES, INTEL_WAVES = (64, 32), (None,)
 _RASTER = {"CHANNELS": 3}
 _PIXELS = (1, 2, 4, 8)
 _ACCUMULATIONS = {"A pixel": "PerPixel", "B wave": "PerWave", "C group": "PerGroup", "D pair": "PerIntersection"}
-_SORT = {"DIGIT_BITS": 4, "ITEMS": 16, "THREADS": 256}
+_SORT = {"ITEMS": 7, "THREADS": 128, "TILE_BITS": 4}
 _VOLUME = {"JITTER": True, "K": 9, "SKIP_EMPTY": True}
 
 # Kernels of a training step and of the other renderers: module.entry and constants.
@@ -54,7 +54,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "shade, backward": ("shade.shadeBackward", {"FEATURES": 48, "ADD_TO_MEANS": True}),
     "count tiles": ("tiles.countTiles", {}),
     "emit intersections": ("tiles.emitIsects", {}),
-    "sort, count": ("radix_sort.countBlockDigits", _SORT),
+    "sort, count": ("radix_sort.countDigits", _SORT),
     "sort, scatter": ("radix_sort.scatter", _SORT),
     **{f"rasterise, {pixels} px a thread": ("rasterize.rasterizeForward", {**_RASTER, "PIXELS": pixels}) for pixels in _PIXELS},
     **{

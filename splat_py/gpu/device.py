@@ -73,10 +73,12 @@ class Tuning:
     # Side of a tile in pixels, and how many of its pixels a thread blends.
     tile_size: int = 16
     pixels_per_thread: int = 2
-    # Radix sort: digit, threads, pairs per thread; a workgroup's counters are 4 · 2^digit · threads bytes, at most 32 KiB.
-    sort_digit_bits: int = 5
-    sort_threads: int = 128
-    sort_items: int = 32
+    # Radix sort: most workgroups, their threads, a thread's pairs in a tile, and bits to sort a tile by at once. The workgroup
+    # shares 4 · threads · (2^bits + 2 · pairs) + 1024 bytes, at most 32 KiB. Odd numbers of pairs spread over memory banks.
+    sort_blocks: int = 128
+    sort_threads: int = 256
+    sort_items: int = 7
+    sort_tile_bits: int = 4
     # How gradients add up: PerPixel, PerWave, PerGroup or PerIntersection (parallel/gradient_accumulation.slang).
     accumulation: str = "PerWave"
     # True if a wave's lanes read a splat from the lane that tested it; if False, all load it again.
@@ -91,10 +93,17 @@ class Tuning:
 _GPU_TUNING = Tuning()
 # macOS stops a workgroup after about two seconds.
 _METAL_TUNING = replace(_GPU_TUNING, segment=1 << 14)
-# Mostly AMD's GPUs: in waves of 64, two pixels per thread make a wave's block of pixels too large (docs/gpus.md).
-_VULKAN_TUNING = replace(_GPU_TUNING, pixels_per_thread=1)
+# Mostly AMD's GPUs: in waves of 64, two pixels per thread make a wave's block of pixels too large (docs/gpus.md). Vulkan
+# promises 16 KiB of group-shared memory.
+_VULKAN_TUNING = replace(_GPU_TUNING, pixels_per_thread=1, sort_threads=128)
 _SOFTWARE_TUNING = Tuning(
-    pixels_per_thread=8, sort_digit_bits=8, sort_threads=32, sort_items=256, broadcast_from_lane=True, steps_ahead=0
+    pixels_per_thread=8,
+    sort_blocks=8,
+    sort_threads=8,
+    sort_items=512,
+    sort_tile_bits=8,
+    broadcast_from_lane=True,
+    steps_ahead=0,
 )
 _TUNINGS = {"metal": _METAL_TUNING, "mps": _METAL_TUNING, "vulkan": _VULKAN_TUNING, "software": _SOFTWARE_TUNING}
 

@@ -51,11 +51,10 @@ class Limits:
             advice = f"make its sides {factor} times shorter, a capture's photographs' by --downscale {factor}"
             raise self._too_large(f"{what} with {channels} channels would take", nbytes, advice)
 
-    def check_intersections(self, count: int, groups_of: int) -> None:
-        """Raise SplatError if tile lists of `count` intersections exceed 32 bits, a buffer or a dispatch; a workgroup sorts
-        `groups_of` intersections."""
+    def check_intersections(self, count: int) -> None:
+        """Raise SplatError if tile lists of `count` intersections exceed 32 bits or a buffer."""
         # torch indexes intersections with signed integers.
-        most = min(self.buffer_bytes // 4, self.groups[0] * groups_of, _INDICES // 2 - 1)
+        most = min(self.buffer_bytes // 4, _INDICES // 2 - 1)
         if count > most:
             number = f"more than {SATURATED - 1:,}" if count >= SATURATED else f"{count:,}"
             raise SplatError(

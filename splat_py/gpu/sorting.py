@@ -12,6 +12,9 @@ from splat_py.gpu.sources import constant
 # Values that a workgroup of the prefix sum adds up at once, and the most such blocks that one workgroup does alone.
 _SCAN_BLOCK = constant("kernels/prefix_sum", "BLOCK")
 _BLOCKS_ALONE = 4
+_DIGIT_BITS = constant("kernels/radix_sort", "DIGIT_BITS")
+# The most tiles of pairs that one workgroup sorts alone.
+_TILES_ALONE = 2
 
 
 class PrefixSum:
@@ -47,24 +50,22 @@ class RadixSort:
     def __init__(self, device: Device, capacity: int) -> None:
         tuning = self._tuning = device.tuning
         self.capacity = capacity
-        self._blocks = max(-(-capacity // (tuning.sort_threads * tuning.sort_items)), 1)
-        digits = 1 << tuning.sort_digit_bits
-        self._histogram = device.memory.empty(digits * max(self._blocks, 2), np.uint32)
-        self._starts = PrefixSum(device, digits * self._blocks)
+        tiles = -(-capacity // (tuning.sort_threads * tuning.sort_items))
+        self._blocks = 1 if tiles <= _TILES_ALONE else tuning.sort_blocks
+        self._histogram = device.memory.empty(self._blocks << _DIGIT_BITS, np.uint32)
         self._pairs = Pairs(device.memory.empty(capacity, np.uint32), device.memory.empty(capacity, np.uint32))
 
     def record(self, recorder: Recorder, keys: Array, values: Array, count: Array, bits: int) -> Pairs:
         """Sort by the keys' lowest `bits`; `count`, [1] uint32 on the device, is the number of pairs. Return either the given
         arrays, overwritten, or arrays that this object owns."""
         source, target = Pairs(keys, values), self._pairs
-        digits = range(0, bits, self._tuning.sort_digit_bits)
+        digits = range(0, bits, _DIGIT_BITS)
         if self._blocks == 1:
             self._dispatch(recorder, "sortAlone", source, target, count, bits=bits)
             return target if len(digits) % 2 else source
         for shift in digits:
-            self._dispatch(recorder, "countBlockDigits", source, target, count, shift=shift)
-            self._starts.record(recorder, self._histogram)
-            self._dispatch(recorder, "scatter", source, target, count, shift=shift)
+            for entry in ("countDigits", "scatter"):
+                self._dispatch(recorder, entry, source, target, count, shift=shift)
             source, target = target, source
         return source
 
@@ -79,9 +80,8 @@ class RadixSort:
             capacity=self.capacity,
             blocks=self._blocks,
             histogram=self._histogram,
-            starts=self._starts.offsets,
-            DIGIT_BITS=self._tuning.sort_digit_bits,
             THREADS=self._tuning.sort_threads,
             ITEMS=self._tuning.sort_items,
+            TILE_BITS=self._tuning.sort_tile_bits,
             **numbers,
         )

@@ -82,8 +82,7 @@ class Binning:
 
     def reserve(self, capacity: int) -> None:
         """Allocate arrays for `capacity` intersections. SplatError if lists cannot hold so many."""
-        tuning = self._device.tuning
-        self._device.memory.limits.check_intersections(capacity, tuning.sort_threads * tuning.sort_items)
+        self._device.memory.limits.check_intersections(capacity)
         self.capacity = capacity
         empty = self._device.memory.empty
         splats = empty(capacity, np.uint32) if self._keep_isects else None

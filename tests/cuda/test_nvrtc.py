@@ -72,7 +72,7 @@ def test_code_that_cannot_be_assembled_is_rejected() -> None:
 
 
 def test_constants_arrive() -> None:
-    narrow, wide = (emit("cuda", "radix_sort", "scatter", {"DIGIT_BITS": 2, "THREADS": n, "ITEMS": 4}) for n in (32, 64))
+    narrow, wide = (emit("cuda", "radix_sort", "scatter", {"TILE_BITS": 2, "THREADS": n, "ITEMS": 4}) for n in (32, 64))
     assert narrow.threads == (32, 1, 1) and wide.threads == (64, 1, 1)
     shared = [assemble(compile_ptx(kernel.source, "sm_90"), "sm_90").figures.shared_bytes for kernel in (narrow, wide)]
-    assert shared == [4 * 4 * 32, 4 * 4 * 64]
+    assert shared == [4 * (256 + (4 + 2 * 4) * n) for n in (32, 64)]

@@ -1,22 +1,25 @@
-"""Prefix sum and radix sort against NumPy, at sizes around the edges of blocks and in both tunings."""
+"""Prefix sum and radix sort against NumPy, at sizes around the edges of blocks and in every tuning."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Device, Tuning, get_device
+from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, _VULKAN_TUNING, Device, Tuning, get_device
+from splat_py.gpu.kernels import Recorder
 from splat_py.gpu.sorting import PrefixSum, RadixSort
 from splat_py.gpu.sources import constant
 
 Uints = npt.NDArray[np.uint32]
 
 SCAN_BLOCK = constant("kernels/prefix_sum", "BLOCK")
-TUNINGS = {"5-bit digits": _GPU_TUNING, "8-bit digits": _SOFTWARE_TUNING}
-# A block has 8,192 pairs in the software tuning and 4,096 in the GPUs'.
-SIZES = [0, 1, 255, 256, 257, 4095, 4096, 4097, 8191, 8192, 8193, 65537]
+TUNINGS = {"GPU": _GPU_TUNING, "Vulkan": _VULKAN_TUNING, "software": _SOFTWARE_TUNING}
+# Tiles have 1,792, 896 and 4,096 pairs, and one workgroup sorts two of them alone.
+SIZES = [0, 1, 255, 256, 257, *(n + i for n in (896, 1792, 3584, 8192) for i in (-1, 0, 1)), 65537]
 
 
 def check_prefix_sum(values: Uints) -> None:
@@ -122,3 +125,18 @@ def test_equal_and_ordered_keys(kind: str, tuning: Tuning) -> None:
 def test_more_pairs_than_room(tuning: Tuning) -> None:
     """A count beyond the capacity sorts the pairs that fit and touches nothing behind them."""
     check(np.random.default_rng(3).integers(0, 1 << 32, 5000, dtype=np.uint32), tuning, behind=3000)
+
+
+def test_stable_in_several_workgroups_and_tiles(tuning: Tuning) -> None:
+    """Few different keys, so nearly all pairs have equal ones in other tiles and in other workgroups' parts."""
+    tuning = replace(tuning, sort_blocks=3)
+    count = 3 * 3 * tuning.sort_threads * tuning.sort_items + 5
+    check(np.random.default_rng(4).choice([0, 1, 255, 256, 0xFFFF_FFFF], count).astype(np.uint32), tuning)
+
+
+@pytest.mark.parametrize(("count", "bits", "dispatches"), [(100_000, 32, 8), (100_000, 13, 4), (100_000, 8, 2), (1000, 32, 1)])
+def test_two_dispatches_a_pass(count: int, bits: int, dispatches: int, tuning: Tuning) -> None:
+    with patch.object(Recorder, "dispatch", autospec=True, side_effect=Recorder.dispatch) as dispatch:
+        check(np.random.default_rng(5).integers(0, 1 << bits, count, dtype=np.uint32), tuning, bits=bits)
+    assert dispatch.call_count == dispatches
+    assert all(call.args[3][0] <= tuning.sort_blocks for call in dispatch.call_args_list)

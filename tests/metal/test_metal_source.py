@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, _VULKAN_TUNING, Tuning
 from splat_py.gpu.emission import CompilerError, emit
 from splat_py.gpu.metal_parameters import MetalParameters
 from splat_py.gpu.sources import mentioned
@@ -124,6 +125,13 @@ def test_what_the_compiler_rejects_is_an_error() -> None:
 
 
 def test_constants_arrive() -> None:
-    narrow, wide = (emit("metal", "radix_sort", "scatter", {"DIGIT_BITS": 2, "THREADS": 32, "ITEMS": n}).source for n in (4, 8))
-    assert threadgroup_bytes(narrow) == threadgroup_bytes(wide) == 4 * 4 * 32
-    assert narrow != wide
+    for threads, items, bits in ((32, 4, 4), (64, 7, 4), (32, 7, 2)):
+        source = emit("metal", "radix_sort", "scatter", {"TILE_BITS": bits, "THREADS": threads, "ITEMS": items}).source
+        assert threadgroup_bytes(source) == 4 * (256 + (1 << bits) * threads + 2 * threads * items)
+
+
+@pytest.mark.parametrize(("tuning", "most"), [(_GPU_TUNING, 32), (_VULKAN_TUNING, 16), (_SOFTWARE_TUNING, 32)])
+def test_sorts_fit_group_shared_memory(tuning: Tuning, most: int) -> None:
+    constants = {"TILE_BITS": tuning.sort_tile_bits, "THREADS": tuning.sort_threads, "ITEMS": tuning.sort_items}
+    for entry in ("countDigits", "scatter", "sortAlone"):
+        assert threadgroup_bytes(emit("metal", "radix_sort", entry, constants).source) <= most << 10

@@ -49,6 +49,7 @@ def portable_of(count: int) -> Any:
 
 AS_ON_VULKAN = [
     *(named(test_sorting.test_more_pairs_than_room, tuning) for tuning in TUNINGS.values()),
+    *(named(test_sorting.test_stable_in_several_workgroups_and_tiles, tuning) for tuning in TUNINGS.values()),
     *(named(test_sorting.test_prefix_sum, size) for size in (0, 1, 255, 257, 2047, 2048, 2049, 256 * 2048 + 1)),
     *(named(test_sorting.test_totals_beyond_32_bits_stay_at_the_largest_number, size) for size in (2, 3000)),
     named(photometric_losses.test_value_and_gradients, (13, 29)),

@@ -154,8 +154,8 @@ class PlanDevice(Device):
         nothing, features = cast(spy.Device, SimpleNamespace()), [spy.Feature.wave_ops]
         super().__init__(Adapter("webgpu", "a page", ()), nothing, _Memory(), _Kernels(), features)
         self.plan = plan
-        # A plan has the same number of sort passes at every size: three suffice for the tiles of its largest frame.
-        self.tuning = replace(_GPU_TUNING, sort_digit_bits=4, sort_threads=256, sort_items=16)
+        # WebGPU promises 16 KiB of group-shared memory.
+        self.tuning = replace(_GPU_TUNING, sort_threads=128)
 
     def record(self, profile: Profile | None = None) -> "PlanRecorder":
         return PlanRecorder(self)
