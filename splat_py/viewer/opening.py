@@ -126,7 +126,7 @@ def open_viewed(
     run = RunFolder(target)
     record = run.record()
     options, config = record.data, record.config
-    options = replace(options, data=data or options.data, downscale=options.downscale if downscale is None else divisor)
+    options = replace(options, data=data or options.data, downscale=options.downscale if downscale is None else downscale)
     # The scene is written after the last checkpoint; a newer checkpoint means that the run was extended since.
     finished = run.scene.exists() and not (
         run.checkpoint.exists() and run.checkpoint.stat().st_mtime > run.scene.stat().st_mtime
