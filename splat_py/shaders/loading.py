@@ -79,14 +79,14 @@ def _ends_the_compiler(text: str) -> str:
     or a struct that takes a built-in type's name. Empty if there is none, or if a preprocessor may choose."""
     if re.search(r"^\s*#", text, re.MULTILINE):
         return ""
-    # Line, bracket, and how many semicolons it may still hold.
+    # Place, bracket, and how many semicolons it may still hold.
     opened: list[list[Any]] = []
     for found in _TOKEN.finditer(text):
-        token, line = found[0], text.count("\n", 0, found.start()) + 1
+        token = found[0]
         if token.startswith("struct"):
-            return f"line {line}: {token.split()[1]} is a built-in type's name"
+            return f"line {_line_at(text, found.start())}: {token.split()[1]} is a built-in type's name"
         if token[-1] in _CLOSING:
-            opened.append([line, token[-1], {"{": np.inf, "f": 2}.get(token[0], 0)])
+            opened.append([found.start(), token[-1], {"{": np.inf, "f": 2}.get(token[0], 0)])
         elif opened and token == ";":
             opened[-1][2] -= 1
             if opened[-1][2] < 0:
@@ -95,7 +95,11 @@ def _ends_the_compiler(text: str) -> str:
             if token != _CLOSING[opened[-1][1]]:
                 break
             opened.pop()
-    return f"line {opened[-1][0]}: {opened[-1][1]} is not closed" if opened else ""
+    return f"line {_line_at(text, opened[-1][0])}: {opened[-1][1]} is not closed" if opened else ""
+
+
+def _line_at(text: str, place: int) -> int:
+    return text.count("\n", 0, place) + 1
 
 
 def built_in(name: str) -> ShaderModule:
