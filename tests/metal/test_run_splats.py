@@ -28,6 +28,7 @@ from tests.emulation.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, accumula
 from tests.metal.device import MetalOnCpu
 from tests.reference import Scene
 from tests.render import comparison, test_binning
+from tests.render import test_accumulation as accumulations
 from tests.render import test_broken_gaussians as broken
 from tests.render import test_camera_models as camera_models
 from tests.render import test_cameras as moving_cameras
@@ -232,16 +233,16 @@ def test_colours_add_to_the_gradients_of_means(
                 [
                     renders.test_crowded_tile_that_is_soon_opaque,
                     renders.test_long_lists_of_faint_splats,
-                    renders.test_one_gaussian,
                     renders.test_splats_that_cover_everything,
                 ],
                 TILE_SIZES,
             )
         ),
+        *(named(renders.test_one_gaussian, {"tile_size": size}) for size in TILE_SIZES),
         *(named(renders.test_sides_that_tiles_do_not_divide, size, 8) for size in ((1, 1), (2, 17), (64, 3))),
         *(named(broken.test_broken_gaussians_leave_no_trace, "plain", field, False) for field in broken.FIELDS),
         named(broken.test_broken_gaussians_leave_no_trace, "along rays", "scales", True),
-        named(renders.test_several_cameras),
+        named(accumulations.test_gradients, "auto", 16),
         named(moving_cameras.test_unscented, "equirectangular", False),
         named(moving_cameras.test_rolling_shutter, "ROLLING_TOP_TO_BOTTOM"),
         named(moving_cameras.test_rolling_shutter_of_a_lens_and_covariances),

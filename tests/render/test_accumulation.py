@@ -54,13 +54,6 @@ def test_compare_and_swap(accumulate: str) -> None:
     check(Case(scene_of(rng, 150, sh_degree=1), [camera_of(rng, WIDTH, HEIGHT)], options={"accumulate": accumulate}), rng)
 
 
-@pytest.mark.parametrize("count", [0, 1])
-def test_hardly_any_gaussians(count: int) -> None:
-    rng = np.random.default_rng(10)
-    scene = scene_of(rng, count)
-    check(Case(scene, [camera_of(rng, WIDTH, HEIGHT)], options={"accumulate": "pair"}), rng)
-
-
 @pytest.fixture
 def deterministic_torch() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)

@@ -125,13 +125,6 @@ def test_packed_against_the_reference(accumulate: str) -> None:
     check(replace(case, options={"packed": True, "absgrad": True, "accumulate": accumulate}), rng)
 
 
-def test_one_gaussian() -> None:
-    rng = np.random.default_rng(64)
-    scene = replace(scene_of(rng, 1, sh_degree=1), means=rounded(np.array([[0.1, -0.2, 3.0]])))
-    meta = check(Case(scene, [camera_of(rng, WIDTH, HEIGHT)], options={"packed": True}), rng)
-    assert meta["gaussian_ids"].tolist() == [0]
-
-
 @pytest.mark.parametrize("sparse_grad", [False, True])
 @pytest.mark.parametrize("gaussians", [0, N])
 @pytest.mark.parametrize("sh_degree", [None, 1])
