@@ -1,10 +1,12 @@
 """Fixtures every test may use."""
 
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.two_rooms import write_two_rooms
 from splat_py import Dataset, load_dataset
@@ -46,6 +48,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return ByGroup(config, log)
+
+
+@pytest.fixture
+def dynamo() -> Iterator[Any]:
+    """torch's compiler, without graphs of other tests."""
+    dynamo = pytest.importorskip("torch._dynamo")
+    dynamo.reset()
+    yield dynamo
+    dynamo.reset()
+
+
+@pytest.fixture
+def deterministic_torch() -> Iterator[Callable[..., None]]:
+    """`torch.use_deterministic_algorithms` for one test."""
+    yield torch.use_deterministic_algorithms
+    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture(scope="session")

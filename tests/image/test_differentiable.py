@@ -1,11 +1,12 @@
 """splat_py.image.render: blobs → picture for torch."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from splat_py import image
-from splat_py.base.errors import SplatError
 from splat_py.image.options import Method
 from tests.image import reference as ref
 from tests.image.scenes import assert_gradients, blobs_of
@@ -70,8 +71,8 @@ def test_a_background(method: Method) -> None:
 
 @pytest.mark.parametrize("background", [(0.0, 1.0), (0.0, 0.5, 1.5), (0.0, 0.5, float("nan")), 0.5])
 def test_bad_backgrounds(background: object) -> None:
-    with pytest.raises(SplatError, match=r"background is .*; it must be three numbers from 0 to 1"):
-        image.render(torch.zeros(9, 4), 4, 4, background=background)  # type: ignore[arg-type]
+    says = r"background is .*; it must be three numbers from 0 to 1"
+    refused(says, image.render, torch.zeros(9, 4), 4, 4, background=background)
 
 
 def test_transposed_and_detached() -> None:
@@ -97,15 +98,12 @@ def test_bad_input(params: torch.Tensor, size: tuple[int, int], message: str) ->
 
 
 @pytest.mark.parametrize("warn_only", [False, True])
-def test_deterministic_torch_is_told(warn_only: bool) -> None:
+def test_deterministic_torch_is_told(warn_only: bool, deterministic_torch: Any) -> None:
     params = torch.zeros(9, 4, requires_grad=True)
-    torch.use_deterministic_algorithms(True, warn_only=warn_only)
-    try:
-        picture = image.render(params, 16, 16)
-        if warn_only:
-            with pytest.warns(UserWarning, match=r"gradient of image\.render adds up in any order"):
-                picture.sum().backward()
-        else:
-            refused("use warn_only=True", picture.sum().backward)
-    finally:
-        torch.use_deterministic_algorithms(False)
+    deterministic_torch(True, warn_only=warn_only)
+    picture = image.render(params, 16, 16)
+    if warn_only:
+        with pytest.warns(UserWarning, match=r"gradient of image\.render adds up in any order"):
+            picture.sum().backward()
+    else:
+        refused("use warn_only=True", picture.sum().backward)

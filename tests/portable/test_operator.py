@@ -3,7 +3,6 @@
 import io
 import math
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -60,14 +59,6 @@ class Module(torch.nn.Module):
 
     def forward(self, *tensors: Tensor) -> Tensor:
         return splat(self.backend, *tensors)
-
-
-@pytest.fixture
-def compiler() -> Iterator[Any]:
-    dynamo = pytest.importorskip("torch._dynamo")
-    dynamo.reset()
-    yield dynamo
-    dynamo.reset()
 
 
 # Results
@@ -134,7 +125,7 @@ def test_gradients_are_not_differentiated_again() -> None:
 @pytest.mark.parametrize(
     ("backend", "through"), [("native", "aot_eager"), ("portable", "aot_eager"), ("portable_slang", "eager")]
 )
-def test_compiled_into_one_graph(backend: str, through: str, compiler: Any) -> None:
+def test_compiled_into_one_graph(backend: str, through: str, dynamo: Any) -> None:
     def loss(*tensors: Tensor) -> Tensor:
         return splat(backend, *(tensor * 1.0 for tensor in tensors)).square().sum()
 
@@ -146,7 +137,7 @@ def test_compiled_into_one_graph(backend: str, through: str, compiler: Any) -> N
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="inductor needs a C++ compiler")
-def test_compiled_by_inductor(compiler: Any) -> None:
+def test_compiled_by_inductor(dynamo: Any) -> None:
     tensors = gaussians(6, 4)
     compiled = torch.compile(lambda *t: splat("native", *t), backend="inductor", fullgraph=True)
     image, expected = compiled(*tensors), splat("native", *tensors)
@@ -183,7 +174,7 @@ def called(graph: torch.fx.Graph) -> set[str]:
 
 @pytest.mark.parametrize("backend", ["native", "portable_slang"])
 @pytest.mark.filterwarnings("ignore:Your compiler for AOTAutograd")
-def test_both_passes_lowered(backend: str, compiler: Any) -> None:
+def test_both_passes_lowered(backend: str, dynamo: Any) -> None:
     from torch._dynamo.backends.common import aot_autograd
 
     graphs: list[set[str]] = []

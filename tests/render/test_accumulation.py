@@ -1,6 +1,5 @@
 """The ways to add up gradients: each against the reference, and the deterministic one also against itself."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -54,13 +53,6 @@ def test_compare_and_swap(accumulate: str) -> None:
     check(Case(scene_of(rng, 150, sh_degree=1), [camera_of(rng, WIDTH, HEIGHT)], options={"accumulate": accumulate}), rng)
 
 
-@pytest.fixture
-def deterministic_torch() -> Iterator[None]:
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 def gradients(**options: Any) -> tuple[torch.Tensor, ...]:
     rng = np.random.default_rng(11)
     inputs = leaves_of(many(600), [camera_of(rng, 90, 70)])
@@ -75,8 +67,8 @@ def test_pairs_are_deterministic() -> None:
         torch.testing.assert_close(gradients(accumulate="pair"), first, rtol=0, atol=0)
 
 
-@pytest.mark.usefixtures("deterministic_torch")
-def test_deterministic_torch_selects_pairs() -> None:
+def test_deterministic_torch_selects_pairs(deterministic_torch: Any) -> None:
+    deterministic_torch(True)
     torch.testing.assert_close(gradients(), gradients(accumulate="pair"), rtol=0, atol=0)
 
 

@@ -1,7 +1,7 @@
 """Tile lists against brute force: every tile with a pixel that sees the splat, in depth order."""
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import numpy.typing as npt
@@ -122,20 +122,18 @@ def test_a_list_that_is_too_small_is_not_overrun() -> None:
             np.testing.assert_array_equal(binning.lists().ids.numpy()[:pairs], full.ids.numpy())
 
 
-@pytest.mark.parametrize("keep_isects", [False, True])
-@pytest.mark.parametrize("bias", [-2, 2, None], ids=["too few", "too many", "both"])
-def test_two_kernels_that_disagree(bias: int | None, keep_isects: bool) -> None:
+@pytest.mark.parametrize(
+    ("bias", "keep_isects", "width", "height"),
+    [
+        # Too few, too many, and both.
+        *product((-2, 2, None), (False, True), (WIDTH,), (HEIGHT,)),
+        # 256 tiles: the number that stands for no tile has one bit more than theirs, which the sort needs another pass for.
+        (2, False, 128, 128),
+    ],
+)
+def test_two_kernels_that_disagree(bias: int | None, keep_isects: bool, width: int, height: int) -> None:
     """Two kernels may count and emit different pairs, as on a GPU that rounds them differently. No splat may overwrite or lose
     another's intersections, and images and gradients must still work."""
-    disagree(bias, keep_isects, WIDTH, HEIGHT)
-
-
-def test_two_kernels_that_disagree_on_a_power_of_two() -> None:
-    """256 tiles: the number that stands for no tile has one bit more than theirs, which the sort needs another pass for."""
-    disagree(2, False, 128, 128)
-
-
-def disagree(bias: int | None, keep_isects: bool, width: int, height: int) -> None:
     rng = np.random.default_rng(3)
     device, count = get_device(), 200
     memory = device.memory

@@ -285,15 +285,7 @@ def test_hooks_of_saved_tensors(case: Case, hooks: str) -> None:
 # The compiler
 
 
-@pytest.fixture
-def compiler() -> Any:
-    dynamo = pytest.importorskip("torch._dynamo")
-    dynamo.reset()
-    yield dynamo
-    dynamo.reset()
-
-
-def test_compiled(case: Case, request: pytest.FixtureRequest, compiler: Any) -> None:
+def test_compiled(case: Case, request: pytest.FixtureRequest, dynamo: Any) -> None:
     """torch compiles the code before and after the render, and calls the render itself unchanged."""
     function, x = case
 
@@ -319,7 +311,7 @@ def test_compiled(case: Case, request: pytest.FixtureRequest, compiler: Any) -> 
     assert len(operations) == 2 or "gsplat's stages" in request.node.name
 
 
-def test_compiled_with_meta(compiler: Any) -> None:
+def test_compiled_with_meta(dynamo: Any) -> None:
     """The dictionary also works in compiled code after the render."""
     inputs = {name: tensor.detach() for name, tensor in render()[3].items()}
 
@@ -332,9 +324,9 @@ def test_compiled_with_meta(compiler: Any) -> None:
         torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
-def test_a_full_graph_is_refused(compiler: Any) -> None:
+def test_a_full_graph_is_refused(dynamo: Any) -> None:
     function, x = FUNCTIONS["rasterization, packed"]()
-    with pytest.raises(compiler.exc.Unsupported):
+    with pytest.raises(dynamo.exc.Unsupported):
         torch.compile(function, backend="eager", fullgraph=True)(x)
 
 
