@@ -11,7 +11,6 @@ from torch import Tensor
 from splat_py import rasterization, shaders
 from splat_py.gsplat import RollingShutterType
 from splat_py.gsplat.rendering import UnscentedTransformParameters
-from splat_py.render.cameras import midway
 from tests.reference.gaussian import covariances
 from tests.refusals import refused
 from tests.render.test_camera_models import check, lens_of, of_covars, scene_of, with_covars, with_lenses
@@ -161,14 +160,6 @@ def test_poses_that_are_equal_are_one() -> None:
     size: dict[str, Any] = {"width": WIDTH, "height": HEIGHT, "rasterize_mode": "antialiased", "sh_degree": 1}
     one, other = (rasterization(**inputs, **size, **o)[0] for o in ({}, options))
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-
-
-def test_directions_are_from_the_middle_of_two_poses() -> None:
-    inputs = moving(scene_of("pinhole", WIDTH, HEIGHT, seed=106), 107, 3.0)
-    first, last = inputs["viewmats"].detach().double(), inputs["viewmats_rs"].detach().double()
-    middle = midway(first, last)
-    centres = [torch.linalg.inv(pose)[:, :3, 3] for pose in (first, last, middle)]
-    torch.testing.assert_close(centres[2], (centres[0] + centres[1]) / 2, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("packed", [False, True])

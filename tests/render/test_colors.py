@@ -16,6 +16,7 @@ from splat_py.render.shade import initial_network, network_weights
 from tests.refusals import refused
 from tests.render import test_camera_models as camera_models
 from tests.render.test_camera_models import scene_of
+from tests.render.test_cameras import moving
 
 WIDTH, HEIGHT, N, CAMERAS = 24, 18, 20, 2
 ACCUMULATE = ("group", "pair")
@@ -206,10 +207,8 @@ def test_depth_extra_signals_and_a_background_beside() -> None:
 
 
 def test_a_rolling_shutters_directions_come_from_midway() -> None:
-    inputs: dict[str, Any] = inputs_of("SphericalGaussians", seed=96)
-    first = inputs["viewmats"].detach()
-    last = first.clone()
-    last[:, :3, 3] += torch.tensor([1.5, -1.0, 0.5])
+    inputs: dict[str, Any] = moving(inputs_of("SphericalGaussians", seed=96), 107, 3.0)
+    first, last = inputs["viewmats"].detach(), inputs.pop("viewmats_rs").detach()
     centres = [-(pose[:, :3, :3].mT @ pose[:, :3, 3:])[..., 0] for pose in (first, last)]
     directions = torch.nn.functional.normalize(inputs["means"] - ((centres[0] + centres[1]) / 2)[:, None], dim=-1)
     features = inputs["colors"].expand(CAMERAS, N, -1)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 import splat_py as splat
-from splat_py import SplatError, shaders
+from splat_py import shaders
+from splat_py.gpu.kernels import UserType
 from tests.refusals import refused
 from tests.render.test_camera_models import check, scene_of
 
@@ -139,6 +140,7 @@ def beta(b: Any) -> dict[str, Any]:
         (beta(torch.ones(N + 1)), r"splat_params\['b'\] has shape \[21\]; expected \[20\]"),
         (beta(torch.ones(N).double()), r"splat_params\['b'\] must be a torch.float32 tensor"),
         (beta([1.0] * N), r"splat_params\['b'\] must be a torch.float32 tensor"),
+        ({"splat": UserType("Mine", OWN_GAUSSIAN), "splat_params": dict.fromkeys("abcde")}, "splat_params has 5 parameters"),
     ],
     ids=str,
 )
@@ -146,21 +148,9 @@ def test_mistakes(options: dict[str, Any], message: str) -> None:
     refused(message, of_scene, scene_of("pinhole", WIDTH, HEIGHT, seed=88), **options)
 
 
-def test_five_parameters_are_too_many() -> None:
-    inputs, mine = scene_of("pinhole", WIDTH, HEIGHT, seed=88), shaders.source(OWN_GAUSSIAN)
-    params = {str(i): torch.ones(N) for i in range(5)}
-    refused("splat_params has 5 parameters", of_scene, inputs, splat=mine, splat_params=params)
-
-
 def test_a_source_without_a_type() -> None:
-    with pytest.raises(SplatError, match=r"has no type that implements IFalloff or IFalloff2D; declare one: .* IFalloff$"):
-        of_scene(scene_of("pinhole", WIDTH, HEIGHT, seed=88), splat=shaders.source("public float one() { return 1.0; }"))
-
-
-def test_a_mistake_has_the_line_of_the_source() -> None:
-    with pytest.raises(SplatError, match=r"^the source cannot be compiled: line 7: ") as error:
-        shaders.source(own("return exp(sgma);", "return 1.0;"))
-    assert "\n" not in str(error.value)
+    inputs, none = scene_of("pinhole", WIDTH, HEIGHT, seed=88), shaders.source("public float one() { return 1.0; }")
+    refused("has no type that implements IFalloff or IFalloff2D; declare one: .* IFalloff$", of_scene, inputs, splat=none)
 
 
 # --- findings of `check` (test_user_type_checks.py) ---

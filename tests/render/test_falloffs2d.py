@@ -78,6 +78,7 @@ def test_of_both_kinds_that_of_offsets_is_drawn() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (source_of("return exp(sgma);"), r"^the source cannot be compiled: line 7: .*sgma"),
         (own("return exp(sgma);"), r"^the source cannot be compiled: line 7: .*sgma"),
         (own(GAUSSIAN).replace("float sigmaMax", "float sigmaMin"), r"^the source cannot be compiled: line 4: .*sigmaMax"),
         (own(GAUSSIAN).replace("float2 d, float3", "float d, float3"), r"^the source cannot be compiled: line [47]: "),

@@ -100,20 +100,6 @@ def test_bounds_hold(dataset: Dataset) -> None:
     assert (float(beta.min()), float(beta.max())) == (np.float32(0.2), 8.0)
 
 
-def test_the_trainer_renders_what_rasterization_renders(dataset: Dataset) -> None:
-    from splat_py.train.evaluation import compare
-
-    config = replace(CONFIG, steps=1, splat="BetaKernel", splat_params=("b=0.7",))
-    gaussians = Trainer(dataset, config).gaussians()
-    reports: list[Any] = []
-    trainer = Trainer(dataset, config)
-    trainer.fit(reports.append)
-    view = trainer.views_of(0)[0]
-    image = render(gaussians, dataset.views[view].camera, dataset.background, near=dataset.near)
-    psnr, _ = compare(image, dataset.image(view))
-    assert reports[0].values.psnr == pytest.approx(psnr, abs=1e-3)
-
-
 # --- storage ---
 
 

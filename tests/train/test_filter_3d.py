@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,18 +92,21 @@ def test_resumed_runs_end_in_the_same_bits(dataset: Dataset, tmp_path: Path) -> 
     assert assert_resumes(dataset, CONFIG, tmp_path, 20, 33)[1].parameters.count > 300
 
 
-@pytest.mark.parametrize("filter_3d", [False, True])
-def test_the_trainer_renders_what_rasterization_renders(dataset: Dataset, filter_3d: bool) -> None:
+BETA = {"splat": "BetaKernel", "splat_params": ("b=0.7",), "steps": 1}
+
+
+@pytest.mark.parametrize("changes", [{}, {"filter_3d": False}, {"filter_3d": False, **BETA}], ids=str)
+def test_the_trainer_renders_what_rasterization_renders(dataset: Dataset, changes: dict[str, Any]) -> None:
     """The resident path (stored parameters) and the torch path (activated ones) have the same PSNR."""
     reports: list[StepReport] = []
-    trainer = Trainer(dataset, replace(CONFIG, sh_degree=0, filter_3d=filter_3d))
+    trainer = Trainer(dataset, replace(CONFIG, sh_degree=0, **changes))
     view = trainer.views_of(0)[0]
-    image = render(trainer.gaussians(), dataset.views[view].camera, dataset.background)
+    image = render(trainer.gaussians(), dataset.views[view].camera, dataset.background, near=dataset.near)
     psnr, _ = compare(image, dataset.image(view))
     trainer.fit(reports.append)
     assert reports[0].values.psnr == pytest.approx(psnr, abs=1e-3)
-    assert [report.step for report in reports] == list(range(CONFIG.steps))
-    if filter_3d:
+    assert [report.step for report in reports] == list(range(trainer.config.steps))
+    if trainer.config.filter_3d:
         scales, filters = trainer.gaussians().log_scales.exp().numpy(), trainer.checkpoint().state[FILTER]
         assert (scales >= filters[:, None] * (1 - 1e-6)).all()
 

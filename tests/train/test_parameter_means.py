@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from splat_py import Dataset, load_dataset
+from splat_py import Dataset
 from splat_py.gpu.device import get_device
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
@@ -18,13 +18,6 @@ from tests.train.refinement import assert_same_bits
 CAPTURE = 5, 32
 # With four training photographs, two epochs are less than a tenth of the run. Densifies.
 CONFIG = TrainConfig(steps=90, init="random", init_num_pts=200, sh_degree=1, accumulate="pair")
-
-
-@pytest.fixture(scope="module")
-def dataset(capture: Path) -> Dataset:
-    dataset = load_dataset(capture)
-    assert len(dataset.train) == 4
-    return dataset
 
 
 def test_they_begin_two_epochs_before_the_end() -> None:
