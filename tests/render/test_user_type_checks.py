@@ -176,8 +176,7 @@ def test_ranges_that_are_none(limits: Any, message: str) -> None:
 
 
 def test_what_is_no_source() -> None:
-    with pytest.raises(SplatError, match=r"kind is a NoneType; give what splat_py\.shaders\.source or load returns"):
-        shaders.check(None)  # type: ignore[arg-type]
+    refused(r"kind is a NoneType; give what splat_py\.shaders\.source or load returns", shaders.check, None)
     refused("the source is a bytes; give the text", shaders.source, b"import splat.prelude;")  # type: ignore[arg-type]
 
 
