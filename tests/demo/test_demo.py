@@ -15,10 +15,7 @@ from splat_py.demo.shapes import Array, Box, Cylinder, Sphere, Torus, radiance, 
 from splat_py.scene.dataset import load_dataset
 from tests.refusals import refused
 
-
-@pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_demo_scene(tmp_path_factory.mktemp("demo") / "scene", views=9, size=64)
+CAPTURE = 9, 64
 
 
 def beyond(q: Array) -> Array:
@@ -66,23 +63,23 @@ def test_hits_are_the_first_zero_of_the_signed_distance(shape, sdf) -> None:
     np.testing.assert_allclose(shape.normal(points.astype(np.float32))[smooth], gradient[smooth], atol=2e-2)
 
 
-def test_the_files_describe_the_pictures(scene: Path) -> None:
-    meta = json.loads((scene / "transforms.json").read_text())
+def test_the_files_describe_the_pictures(capture: Path) -> None:
+    meta = json.loads((capture / "transforms.json").read_text())
     assert len(meta["frames"]) == 9 and (meta["w"], meta["h"]) == (64, 64)
     red_ball = np.array([0.62, -0.55, 0.27, 1.0])
     for frame in meta["frames"][:3]:  # the overhead ones, in which nothing hides the ball
-        image = iio.imread(scene / frame["file_path"])
+        image = iio.imread(capture / frame["file_path"])
         assert image.shape == (64, 64, 3) and image.dtype == np.uint8
         x, y, z, _ = np.linalg.inv(frame["transform_matrix"]) @ red_ball  # OpenGL: +y up, -z forward
         column, row = meta["fl_x"] * x / -z + meta["cx"], meta["fl_y"] * -y / -z + meta["cy"]
         red, green, blue = image[int(row), int(column)].astype(int)
         assert red > 100 and red > 1.5 * max(green, blue)
-    np.testing.assert_array_equal(iio.imread(scene / meta["frames"][-1]["file_path"])[0, 0], 0)
+    np.testing.assert_array_equal(iio.imread(capture / meta["frames"][-1]["file_path"])[0, 0], 0)
 
 
-def test_render_view_gives_the_photograph_of_its_camera(scene: Path) -> None:
+def test_render_view_gives_the_photograph_of_its_camera(capture: Path) -> None:
     viewmats, K = demo_cameras(9, 64)
-    photograph = iio.imread(scene / "images" / "004.png")
+    photograph = iio.imread(capture / "images" / "004.png")
     np.testing.assert_array_equal(np.round(255 * render_view(viewmats[4], K, 64, 64)), photograph)
     K[:2, 2] -= [8, 20]
     assert np.abs(np.round(255 * render_view(viewmats[4], K, 37, 24)) - photograph[20:44, 8:45]).mean() < 0.5
@@ -123,8 +120,8 @@ def test_only_the_glossy_sphere_depends_on_the_view() -> None:
     assert change([0.62, -0.55, 0.54], eyes) > 0.05
 
 
-def test_points_are_near_what_the_cameras_see(scene: Path) -> None:
-    vertices = PlyData.read(scene / "points.ply")["vertex"]
+def test_points_are_near_what_the_cameras_see(capture: Path) -> None:
+    vertices = PlyData.read(capture / "points.ply")["vertex"]
     points = np.stack([vertices[axis] for axis in "xyz"], axis=-1)
     colors = np.stack([vertices[channel] for channel in ("red", "green", "blue")], axis=-1)
     assert 1800 <= len(points) <= 2100 and colors.dtype == np.uint8
@@ -139,12 +136,12 @@ def test_points_are_near_what_the_cameras_see(scene: Path) -> None:
     assert np.mean(red > 1.3 * green) > 0.9
 
 
-def test_the_scene_is_reused_and_nothing_else_is_overwritten(scene: Path, tmp_path: Path) -> None:
-    before = (scene / "images" / "000.png").stat().st_mtime_ns
-    assert write_demo_scene(scene, views=9, size=64) == scene
-    assert (scene / "images" / "000.png").stat().st_mtime_ns == before
-    refused("holds something other", write_demo_scene, scene, views=8, size=64)
-    assert len(list((scene / "images").iterdir())) == 9
+def test_the_scene_is_reused_and_nothing_else_is_overwritten(capture: Path, tmp_path: Path) -> None:
+    before = (capture / "images" / "000.png").stat().st_mtime_ns
+    assert write_demo_scene(capture, views=9, size=64) == capture
+    assert (capture / "images" / "000.png").stat().st_mtime_ns == before
+    refused("holds something other", write_demo_scene, capture, views=8, size=64)
+    assert len(list((capture / "images").iterdir())) == 9
     a, b = (write_demo_scene(tmp_path / name, views=2, size=16) for name in "ab")
     files = sorted(path.relative_to(a) for path in a.rglob("*") if path.is_file())
     assert len(files) == 4

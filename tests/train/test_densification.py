@@ -1,15 +1,13 @@
 """Adaptive density control on the device against the reference on NumPy arrays, and the order of rows in space."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from splat_py import load_dataset
-from splat_py.demo.scene import write_demo_scene
+from splat_py import Dataset
 from splat_py.fit.steps import MOMENTS, Use
 from splat_py.gpu.device import get_device
 from splat_py.scene.gaussians import Gaussians
@@ -22,6 +20,7 @@ from tests.reference.morton import morton_codes
 from tests.refusals import refused
 from tests.train.refinement import KINDS, Arrays, assert_states, in_double, key_of, state_of
 
+CAPTURE = 2, 32
 CONFIG = TrainConfig(seed=3)
 STEP, SCENE_SCALE = 499, 7.0
 COUNT = 700
@@ -114,9 +113,8 @@ def test_parameters_that_are_not_finite(name: str, value: float) -> None:
     refused(f"stopped after step 8: NaN or infinity in {name};", check_parameters, Parameters(get_device(), state), 8)
 
 
-def test_gradients_are_counted_in_halves_of_the_image(tmp_path: Path) -> None:
+def test_gradients_are_counted_in_halves_of_the_image(dataset: Dataset) -> None:
     """Photographs are twice as wide as high: x times half the width, y times half the height."""
-    dataset = load_dataset(write_demo_scene(tmp_path / "demo", views=2, size=32))
     photographs = [dataset.image(view)[8:24] for view in range(2)]
     views = []
     for view in dataset.views:

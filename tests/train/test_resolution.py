@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from splat_py import Dataset, load_dataset
-from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu.device import get_device
 from splat_py.scene.camera import Camera
 from splat_py.scene.images import averaged
@@ -74,8 +73,7 @@ def test_a_run_resumed_before_photographs_grow_is_the_uninterrupted_one(dataset:
     assert_same_bits(resumed.checkpoint().state, straight.checkpoint().state)
 
 
-def test_benchmarks_time_whole_photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_demo_scene(tmp_path / "demo", views=2, size=128)
+def test_benchmarks_time_whole_photographs(capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainers: list[Trainer] = []
 
     class Remembered(Trainer):
@@ -84,7 +82,7 @@ def test_benchmarks_time_whole_photographs(tmp_path: Path, monkeypatch: pytest.M
             trainers.append(self)
 
     monkeypatch.setattr(benchmark, "Trainer", Remembered)
-    name, _ = benchmark.step_times(get_device(), tmp_path / "demo", 1, count=50, repeats=1)
+    name, _ = benchmark.step_times(get_device(), capture, 1, count=50, repeats=1)
     (trainer,) = trainers
     assert "128×128" in name and largest_divisor(trainer.dataset) == 2
     assert {target.image.colors.shape for target in trainer._gradients.targets.values()} == {(1, 128, 128, 3)}
