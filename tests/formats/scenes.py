@@ -6,6 +6,7 @@ import zipfile
 
 import numpy as np
 
+from splat_py import Gaussians
 from splat_py.scene.formats.packing import StoredGaussians
 
 
@@ -20,6 +21,10 @@ def random_gaussians(count: int, degree: int = 3, seed: int = 0) -> StoredGaussi
         logit_opacities=random.normal(size=count).astype(np.float32) * 2,
         sh=sh.astype(np.float32),
     )
+
+
+def scene(count: int = 60, degree: int = 3, seed: int = 0) -> Gaussians:
+    return Gaussians.of_arrays(random_gaussians(count, degree, seed))
 
 
 def seven() -> StoredGaussians:

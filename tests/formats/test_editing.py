@@ -24,13 +24,9 @@ from splat_py.scene.editing import (
 )
 from splat_py.scene.formats.ply import write_gaussians
 from splat_py.scene.similarity import Similarity, harmonics_basis, rotate_harmonics, rotation_matrices
-from tests.formats.scenes import random_gaussians
+from tests.formats.scenes import scene
 from tests.reference import sh_basis
 from tests.refusals import refused
-
-
-def scene(count: int = 60, degree: int = 3, seed: int = 0) -> Gaussians:
-    return Gaussians.of_arrays(random_gaussians(count, degree, seed))
 
 
 def a_rotation(seed: int) -> Similarity:

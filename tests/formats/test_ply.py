@@ -8,14 +8,10 @@ from plyfile import PlyData, PlyElement
 
 from splat_py import Gaussians
 from splat_py.scene.formats.ply import read_points
+from tests.formats.scenes import scene
 from tests.refusals import refused
 
 FIELDS = ("means", "quats", "log_scales", "logit_opacities", "sh")
-
-
-def sample(count: int = 7, sh_degree: int = 3) -> Gaussians:
-    torch.manual_seed(0)
-    return Gaussians(*(torch.randn(count, *s) for s in ((3,), (4,), (3,), (), ((sh_degree + 1) ** 2, 3))))
 
 
 def assert_equal(a: Gaussians, b: Gaussians) -> None:
@@ -27,7 +23,7 @@ def assert_equal(a: Gaussians, b: Gaussians) -> None:
 @pytest.mark.parametrize("sh_degree", [0, 1, 2, 3])
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_round_trip_is_exact(tmp_path: Path, sh_degree: int, count: int) -> None:
-    gaussians = sample(count, sh_degree)
+    gaussians = scene(count, sh_degree)
     gaussians.save_ply(tmp_path / "new" / "a.ply")
     loaded = Gaussians.load_ply(tmp_path / "new" / "a.ply")
     assert loaded.sh.shape == (count, (sh_degree + 1) ** 2, 3)
@@ -36,7 +32,7 @@ def test_round_trip_is_exact(tmp_path: Path, sh_degree: int, count: int) -> None
 
 
 def test_the_layout_is_inrias(tmp_path: Path) -> None:
-    gaussians = sample()
+    gaussians = scene(7)
     gaussians.save_ply(tmp_path / "a.ply")
     ply = PlyData.read(str(tmp_path / "a.ply"))
     assert ply.byte_order == "<" and not ply.text
@@ -70,7 +66,7 @@ def rewrite(source: Path, target: Path, dtype: str, names: list[str] | None = No
 @pytest.mark.parametrize("options", [{"byte_order": "<"}, {"byte_order": ">"}, {"text": True}])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_reading_goes_by_name(tmp_path: Path, options: dict[str, object], dtype: str) -> None:
-    gaussians = sample(sh_degree=1)
+    gaussians = scene(7, 1)
     gaussians.save_ply(tmp_path / "a.ply")
     names = [n for n in PlyData.read(str(tmp_path / "a.ply"))["vertex"].data.dtype.names if n[0] != "n"]
     names = [*np.random.default_rng(1).permutation(names), "confidence"]
@@ -86,7 +82,7 @@ def test_reading_goes_by_name(tmp_path: Path, options: dict[str, object], dtype:
 @pytest.mark.parametrize("comment", ["café, 書".encode(), b"caf\xe9"])
 @pytest.mark.parametrize("text", [True, False])
 def test_comments_in_any_encoding(tmp_path: Path, comment: bytes, text: bool) -> None:
-    gaussians = sample(sh_degree=1)
+    gaussians = scene(7, 1)
     gaussians.save_ply(tmp_path / "a.ply")
     rewrite(tmp_path / "a.ply", tmp_path / "b.ply", "f8", text=text, byte_order="<")
     data = (tmp_path / "b.ply").read_bytes()
@@ -97,14 +93,14 @@ def test_comments_in_any_encoding(tmp_path: Path, comment: bytes, text: bool) ->
 @pytest.mark.parametrize("name", ["a.ply", "a.compressed.ply"])
 def test_elements_without_properties(tmp_path: Path, name: str) -> None:
     """gsplat's compressed files have such an element if the scene has no higher harmonics."""
-    sample(7, 0).save(tmp_path / name)
+    scene(7, 0).save(tmp_path / name)
     data = (tmp_path / name).read_bytes()
     (tmp_path / f"b{name}").write_bytes(data.replace(b"end_header\n", b"element sh 7\nend_header\n", 1))
     assert_equal(Gaussians.load(tmp_path / name), Gaussians.load(tmp_path / f"b{name}"))
 
 
 def test_missing_properties_and_numbers_that_are_not_finite_are_told(tmp_path: Path) -> None:
-    sample().save_ply(tmp_path / "a.ply")
+    scene(7).save_ply(tmp_path / "a.ply")
     names = list(PlyData.read(str(tmp_path / "a.ply"))["vertex"].data.dtype.names)
     rewrite(tmp_path / "a.ply", tmp_path / "b.ply", "f4", [n for n in names if n not in ("opacity", "rot_3")])
     refused(r"b\.ply has no opacity, rot_3;", Gaussians.load_ply, tmp_path / "b.ply")
@@ -119,14 +115,14 @@ def test_missing_properties_and_numbers_that_are_not_finite_are_told(tmp_path: P
 
 @pytest.mark.parametrize("keep", [0, 3, 40, 900, -1, -300])
 def test_cut_off_files_are_refused(tmp_path: Path, keep: int) -> None:
-    sample().save_ply(tmp_path / "a.ply")
+    scene(7).save_ply(tmp_path / "a.ply")
     (tmp_path / "b.ply").write_bytes((tmp_path / "a.ply").read_bytes()[:keep])
     refused(r"b\.ply is not a PLY file or is damaged", Gaussians.load_ply, tmp_path / "b.ply")
 
 
 @pytest.mark.parametrize("more", [b"\0", bytes(500)])
 def test_what_follows_the_last_row_is_not_ignored(tmp_path: Path, more: bytes) -> None:
-    sample().save_ply(tmp_path / "a.ply")
+    scene(7).save_ply(tmp_path / "a.ply")
     (tmp_path / "b.ply").write_bytes((tmp_path / "a.ply").read_bytes() + more)
     refused(r"b\.ply has data after its last row", Gaussians.load_ply, tmp_path / "b.ply")
 
@@ -149,7 +145,7 @@ def test_what_is_no_gaussian_file(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_of_invalid_gaussians(tmp_path: Path) -> None:
-    gaussians = sample()
+    gaussians = scene(7)
     gaussians.save_ply(tmp_path / "a.ply")
     before = (tmp_path / "a.ply").read_bytes()
     gaussians.means[0, 0] = torch.nan

@@ -14,29 +14,13 @@ from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu.device import Operator, get_device, native_operators
 from splat_py.train.trainer import Trainer
 from tests.refusals import refused
+from tests.render.test_errors import HEIGHT, WIDTH, C, N, good
 
-N, C, WIDTH, HEIGHT = 6, 2, 8, 5
 ALL = set(Operator)
 
 
 def scene(**changes: Any) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(3)
-
-    def random(*shape: int) -> torch.Tensor:
-        return torch.rand(*shape, generator=generator)
-
-    return {
-        "means": random(N, 3) + torch.tensor([0.0, 0.0, 3.0]),
-        "quats": random(N, 4),
-        "scales": random(N, 3),
-        "opacities": random(N),
-        "colors": random(N, 3),
-        "viewmats": torch.eye(4).repeat(C, 1, 1),
-        "Ks": torch.tensor([[8.0, 0, 4], [0, 8, 2.5], [0, 0, 1]]).repeat(C, 1, 1),
-        "width": WIDTH,
-        "height": HEIGHT,
-        **changes,
-    }
+    return {name: value for name, value in good().items() if name != "backgrounds"} | changes
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,22 +12,23 @@ import torch
 
 from splat_py import SplatError, rasterization, rasterization_2dgs
 
-N, C = 5, 2
+N, C, WIDTH, HEIGHT = 5, 2, 16, 12
 
 
 def good() -> dict[str, Any]:
     K = torch.tensor([[20.0, 0, 8], [0, 20, 6], [0, 0, 1]])
+    random = partial(torch.rand, generator=torch.Generator().manual_seed(3))
     return {
-        "means": torch.rand(N, 3) + torch.tensor([0.0, 0.0, 3.0]),
-        "quats": torch.rand(N, 4),
-        "scales": torch.rand(N, 3),
-        "opacities": torch.rand(N),
-        "colors": torch.rand(N, 3),
+        "means": random(N, 3) + torch.tensor([0.0, 0.0, 3.0]),
+        "quats": random(N, 4),
+        "scales": random(N, 3),
+        "opacities": random(N),
+        "colors": random(N, 3),
         "viewmats": torch.eye(4).repeat(C, 1, 1),
         "Ks": K.repeat(C, 1, 1),
-        "width": 16,
-        "height": 12,
-        "backgrounds": torch.rand(C, 3),
+        "width": WIDTH,
+        "height": HEIGHT,
+        "backgrounds": random(C, 3),
     }
 
 

@@ -221,6 +221,8 @@ def test_gradients_of_what_is_told() -> None:
     sum(meta[key].sum() for key in ("means2d", "depths", "conics", "opacities")).backward()
     for name in ("means", "quats", "scales", "opacities", "viewmats"):
         assert inputs[name].grad.any(), name
+    with torch.no_grad():
+        assert not render()[2]["means2d"].requires_grad
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -200,12 +200,3 @@ def test_sparse_adam_moves_the_visible_alone() -> None:
     for name, tensor, old in zip(SPARSE, trained, before, strict=True):
         moved = (tensor.detach() != old).any(-1)
         assert moved[visible].any() and not moved[~visible].any(), name
-
-
-def test_packed_without_gradients() -> None:
-    inputs = inputs_of()
-    with torch.no_grad():
-        images, _, meta = rasterization(**inputs, width=WIDTH, height=HEIGHT, packed=True)
-        dense, _, _ = rasterization(**inputs, width=WIDTH, height=HEIGHT, packed=False)
-    assert not images.requires_grad and not meta["means2d"].requires_grad
-    torch.testing.assert_close(images, dense, rtol=0, atol=0)

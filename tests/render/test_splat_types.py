@@ -23,6 +23,7 @@ from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import Parameters
 from splat_py.train.run import RunFolder, open_scene, train
 from splat_py.train.trainer import Trainer
+from tests.formats.scenes import scene
 from tests.refusals import refused
 from tests.render.test_falloffs import SCALED, own
 from tests.train.refinement import assert_resumes
@@ -107,9 +108,7 @@ def own_gaussians(splat: str | UserType = "own") -> Gaussians:
     torch.manual_seed(0)
     kind = UserType("Wide", OWN) if splat == "own" else splat
     params = {"rate": torch.rand(5) + 0.5, "height": torch.rand(5) * 0.5} if splat == "own" else {"beta": torch.rand(5) + 0.5}
-    shapes = ((3,), (4,), (3,), (), (4, 3))
-    means, quats, log_scales, logits, sh = (torch.randn(5, *shape) for shape in shapes)
-    return Gaussians(means, quats, log_scales, logits, sh, params, kind)
+    return replace(scene(5, 1), params=params, splat=kind)
 
 
 @pytest.mark.parametrize("splat", ["own", "GeneralizedExponential"])

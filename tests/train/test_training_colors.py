@@ -22,6 +22,7 @@ from splat_py.train.evaluation import evaluate
 from splat_py.train.parameters import Parameters
 from splat_py.train.run import open_scene, train
 from splat_py.train.trainer import Trainer
+from tests.formats.scenes import scene
 from tests.refusals import refused
 from tests.render.test_colors import OWN
 from tests.scene.captures import ring, write_image, write_transforms
@@ -129,9 +130,8 @@ def test_hostile_checkpoints(change: dict[str, Any], message: str, dataset: Data
 
 def test_hostile_plys(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    means, quats, log_scales, logits, sh = (torch.randn(5, *shape) for shape in ((3,), (4,), (3,), (), (1, 3)))
     parts = {"color": "ColorNetwork", "features": torch.randn(5, 3), "weights": torch.randn(network_weights(3, 2))}
-    Gaussians(means, quats, log_scales, logits, sh, **parts).save_ply(tmp_path / "a.ply")  # type: ignore[arg-type]
+    replace(scene(5, 0), **parts).save_ply(tmp_path / "a.ply")
     assert [element.name for element in PlyData.read(str(tmp_path / "a.ply"))] == ["vertex", "color_weights"]
     data = (tmp_path / "a.ply").read_bytes()
     changes = {
