@@ -91,17 +91,14 @@ class Other(Ranks):
         return [2 * value for value in values]
 
 
-def other(number: int, call: int) -> type[Other]:
-    return type("Told", (Other,), {"signals": {call: number}})
-
-
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, Interrupted), (signal.SIGKILL, RankLostError)])
 def test_all_stop_after_the_same_step(
     number: int, error: type[BaseException], capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first process keeps the common state: with the step in which they agreed to stop, or without the lost one."""
     monkeypatch.setattr(Ranks, "_exchange", lambda *arguments: None)
-    trainer = Trainer(load_dataset(capture), CONFIG, distributed=other(number, 4)(0, 2))
+    told = type("Told", (Other,), {"signals": {4: number}})
+    trainer = Trainer(load_dataset(capture), CONFIG, distributed=told(0, 2))
     with pytest.raises(error):
         trainer.fit(checkpoint=tmp_path / "checkpoint.safetensors")
     assert Checkpoint.load(tmp_path / "checkpoint.safetensors").step == (4 if number == signal.SIGTERM else 3)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 
 from splat_py import Camera, Gaussians
 from splat_py.fit.steps import psnr_of
@@ -47,12 +48,6 @@ RANGES = {
 STEPS = {".compressed.ply": 2e-3, ".sog": 2e-3, ".ksplat": 2e-3, ".spz": 1e-7}
 
 
-def matrices(quats: np.ndarray) -> np.ndarray:
-    w, x, y, z = normalized(quats).T
-    rows = [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y), 2 * (x * y + w * z), 1 - 2 * (x * x + z * z)]
-    return np.stack([*rows, 2 * (y * z - w * x)], 1)
-
-
 def assert_same(
     expected: StoredGaussians,
     actual: StoredGaussians,
@@ -70,7 +65,7 @@ def assert_same(
     assert len(set(nearest)) == len(nearest)
     parts = [
         (expected.means, actual.means),
-        (matrices(expected.quats), matrices(actual.quats)),
+        tuple(Rotation.from_quat(scene.quats, scalar_first=True).as_matrix() for scene in (expected, actual)),
         (expected.log_scales, actual.log_scales),
         (expected.opacities, actual.opacities),
         (expected.sh[:, :1], actual.sh[:, :1]),

@@ -149,7 +149,7 @@ def _write_capture(
         files = dict(_capture(kind, random.choice(models)))
         described = [name for name in files if not name.startswith(("images/", "mask/", "depth_file/"))]
         name = random.choice(described if random.random() < (0.7 if kind == "transforms" else 0.9) else list(files))
-        files[name] = damage(files[name], random) if name in described else _damaged_picture(files[name], random)
+        files[name] = damage(files[name], random) if name in described else _damaged_head(files[name], random, 40, 200)
         for path, data in files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             if not (folder / path).is_file() or (folder / path).read_bytes() != data:
@@ -273,13 +273,8 @@ def _pictures() -> list[bytes]:
     return [cv2.imencode(suffix, picture(3, 20, 14, channels))[1].tobytes() for suffix, channels in kinds]
 
 
-def _damaged_picture(data: bytes, random: Random) -> bytes:
-    """Damage a picture: its size and type are at its beginning."""
-    return _damaged_head(data, random, 40, 200)
-
-
 def _damaged_head(data: bytes, random: Random, *ends: int) -> bytes:
-    """Damage what comes before one of these ends, or anything."""
+    """Damage what comes before one of these ends, such as a picture's size and type, or anything."""
     end = random.choice((*ends, len(data)))
     return damaged_bytes(data[:end], random) + data[end:]
 
@@ -391,7 +386,8 @@ def _scene(ending: str) -> Make:
         if ending == ".sog":
             return _damaged_zip(data, random)
         if ending == ".glb" and random.random() < 0.6:
-            return _damaged_glb(data, random)
+            text, rest = glb_parts(data)
+            return glb_of(damaged_json(json.loads(text), random), rest)
         if ending == ".compressed.ply" and random.random() < 0.5:
             end = data.index(b"end_header")
             return damaged_text(data[:end], random) + data[end:]
@@ -408,11 +404,6 @@ def _damaged_zip(data: bytes, random: Random) -> bytes:
     name = random.choice(["meta.json"] * 5 + list(files))
     text = damaged_json(json.loads(files["meta.json"]), random)
     return zip_of(files | {name: text if name == "meta.json" else damaged_bytes(files[name], random)})
-
-
-def _damaged_glb(data: bytes, random: Random) -> bytes:
-    text, rest = glb_parts(data)
-    return glb_of(damaged_json(json.loads(text), random), rest)
 
 
 TENSORS = "file.safetensors"
@@ -441,7 +432,7 @@ READERS: dict[str, Reader] = {
     "run.json": reader(800, "run.json", partial(damaged_json, _RUN), lambda path: RunFolder(path.parent).record()),
     "metrics.json": reader(500, "metrics.json", partial(damaged_json, _METRICS), _read_metrics),
     "cell.json": reader(500, CELL_FILE, _damaged_cell, _read_cell),
-    "pictures": reader(1000, "file.png", lambda r: _damaged_picture(r.choice(_pictures()), r), _read_picture),
+    "pictures": reader(1000, "file.png", lambda r: _damaged_head(r.choice(_pictures()), r, 40, 200), _read_picture),
     "camera path": reader(800, "path.json", partial(damaged_json, _PATH), _read_path),
     "compressed scene": Reader(250, _write_compressed, _read_compressed),
 }

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tests.render.torch_cameras import cross_matrix
+
 BATCHES = [(), (2,), (1, 2)]
 
 
@@ -34,7 +36,7 @@ def scene(batch: Sequence[int] = (), count: int = 50, cameras: int = 2, dtype: t
         return torch.randn(*batch, *shape, generator=random, dtype=dtype)
 
     viewmats = torch.eye(4, dtype=dtype).repeat(*batch, cameras, 1, 1)
-    viewmats[..., :3, :3] = torch.linalg.matrix_exp(_skew(0.3 * normal(cameras, 3)))
+    viewmats[..., :3, :3] = torch.linalg.matrix_exp(cross_matrix(0.3 * normal(cameras, 3)))
     viewmats[..., :3, 3] = 0.2 * normal(cameras, 3) + torch.tensor((0, 0, 5), dtype=dtype)
     K = torch.tensor([[35.0, 0, 21], [0, 33, 13], [0, 0, 1]], dtype=dtype)
     means = 1.5 * normal(count, 3)
@@ -50,12 +52,6 @@ def scene(batch: Sequence[int] = (), count: int = 50, cameras: int = 2, dtype: t
     for tensor in (*made.parameters(), made.opacities, made.Ks):
         tensor.requires_grad_()
     return made
-
-
-def _skew(v: Tensor) -> Tensor:
-    x, y, z = v.unbind(-1)
-    o = torch.zeros_like(x)
-    return torch.stack((o, -z, y, z, o, -x, -y, x, o), -1).unflatten(-1, (3, 3))
 
 
 def splats(count: int = 700, coefficients: int = 15) -> dict[str, Tensor]:

@@ -213,10 +213,6 @@ def persistent_groups(groups: int, metal: MetalOnCpu, monkeypatch: pytest.Monkey
     return [replace(schedule, simd_width=8) for schedule in SCHEDULES] if groups else SCHEDULES
 
 
-def seed_of(jitter: bool) -> int | None:
-    return 7 if jitter else None
-
-
 @pytest.mark.parametrize(("coefficients", "jitter", "skip_empty"), MARCHED)
 @pytest.mark.parametrize("groups", [0, 2])
 def test_volumes(
@@ -226,7 +222,7 @@ def test_volumes(
     for schedule, inside in zip(persistent_groups(groups, metal, monkeypatch), (False, True, False), strict=True):
         metal.schedule = schedule
         rays = marches.random_rays(24, inside)
-        marches.assert_like_reference(field, rays, seed=seed_of(jitter), skip_empty=skip_empty)
+        marches.assert_like_reference(field, rays, seed=7 if jitter else None, skip_empty=skip_empty)
 
 
 @pytest.mark.parametrize(("coefficients", "jitter", "skip_empty"), MARCHED)
@@ -244,7 +240,7 @@ def test_gradients_of_rays_through_a_volume(
 ) -> None:
     schedules = cycle(persistent_groups(groups, metal, monkeypatch))
     for metal.schedule, (jitter, skip_empty) in zip(schedules, MARCHES[coefficients], strict=False):
-        how = {"seed": seed_of(jitter), "skip_empty": skip_empty}
+        how = {"seed": 7 if jitter else None, "skip_empty": skip_empty}
         marches.assert_like_reference(
             marches.random_field(coefficients), marches.random_rays(12, inside=skip_empty), of_rays=True, **how
         )

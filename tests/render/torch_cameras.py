@@ -29,9 +29,9 @@ def log(rotation: Tensor) -> Tensor:
 
 
 def cross_matrix(v: Tensor) -> Tensor:
-    x, y, z = v
+    x, y, z = v.unbind(-1)
     zero = torch.zeros_like(x)
-    return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero]).reshape(3, 3)
+    return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], -1).unflatten(-1, (3, 3))
 
 
 def between(first: Tensor, last: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:

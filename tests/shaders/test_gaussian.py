@@ -36,17 +36,13 @@ def matrices(sigma: dict[str, Tensor]) -> Tensor:
     return torch.cat([sigma["diagonal"], sigma["others"]], 1)[:, [0, 3, 4, 3, 1, 5, 4, 5, 2]].reshape(-1, 3, 3)
 
 
-def activated(raw: dict[str, Tensor]) -> dict[str, Tensor]:
-    return raw | {"scale": raw["scale"].exp(), "opacity": raw["opacity"].sigmoid()}
-
-
 STORED = {"mean": RNG.normal(size=(COUNT, 3)), "quat": QUATS, "scale": np.log(SCALES), "opacity": RNG.normal(size=COUNT)}
 
 
 # Functions of the module, what they compute, and arguments.
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "sigmoid": (torch.sigmoid, [np.array([-90.0, -20, -3, -0.5, 0, 0.5, 3, 20, 90])]),
-    "activate": (activated, [STORED]),
+    "activate": (lambda raw: raw | {"scale": raw["scale"].exp(), "opacity": raw["opacity"].sigmoid()}, [STORED]),
     "quatToRotation": (rotations, [QUATS]),
     "covarianceRoot": (lambda quats, scales: rotations(quats) * scales[:, None], [QUATS, SCALES]),
     "covariance": (covariances, [QUATS, SCALES]),

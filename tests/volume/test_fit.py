@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from splat_py import shaders
 from splat_py.commands.fit import FitVolume
 from splat_py.gpu.device import get_device
+from splat_py.image.pictures import psnr
 from splat_py.scene.camera import Camera
 from splat_py.scene.data_options import DataOptions
 from splat_py.scene.dataset import load_dataset
@@ -59,10 +60,6 @@ def cameras(count: int, offset: float = 0.0) -> list[Camera]:
 
 def photographs(field: RadianceField, views: list[Camera]) -> np.ndarray:
     return np.stack([field.render(c.viewmat, c.K, c.width, c.height) for c in views])
-
-
-def psnr(a: np.ndarray, b: np.ndarray) -> float:
-    return -10 * float(np.log10(np.mean((a - b) ** 2)))
 
 
 @cache
