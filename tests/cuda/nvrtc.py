@@ -67,7 +67,6 @@ def _ptxas() -> Path | None:
 
 
 def skip_without_compilers() -> None:
-    """Skip the test if one of the packages is missing."""
     if _nvrtc_library() is None or _ptxas() is None:
         packages = "nvidia-cuda-nvrtc-cu12 nvidia-cuda-nvcc-cu12"
         pytest.skip(f"NVIDIA's compilers are not installed: pip install {packages} (Linux on x86-64)")

@@ -356,7 +356,6 @@ NAN_POSE = np.full((4, 4), np.nan).tolist()
         ({"fl_x": None, "camera_angle_x": 4}, "camera_angle_x is 4"),
         ({"mask_path": "nowhere.png"}, r"mask .*nowhere\.png of images/001\.png does not exist"),
         ({"mask_path": 3}, "mask_path is 3"),
-        ({"mask_path": "x" * 5000}, "does not exist"),
         ({"fl_x": 10**400}, "fl_x is 1000"),
         ({"w": 1e300, "h": 1e300}, "w is 1e"),
         ({"camera_model": ["OPENCV"]}, r"camera_model \['OPENCV'\] is not supported"),

@@ -8,9 +8,7 @@ from splat_py import Gaussians
 from splat_py.scene.gaussians import SH_C0
 from tests.refusals import refused
 
-
-def four() -> Gaussians:
-    return Gaussians.from_points(np.eye(3)[[0, 0, 0, 0]] * np.arange(4)[:, None], np.full((4, 3), 0.25) * np.arange(4)[:, None])
+FOUR = Gaussians.from_points(np.eye(3)[[0, 0, 0, 0]] * np.arange(4)[:, None], np.full((4, 3), 0.25) * np.arange(4)[:, None])
 
 
 def test_scales_colours_and_opacities_of_points() -> None:
@@ -79,13 +77,12 @@ def test_bad_points_are_refused(arguments: dict, message: str) -> None:
     ],
 )
 def test_validate_names_what_is_wrong(field: str, value: torch.Tensor, message: str) -> None:
-    good = four()
-    good.validate()
-    refused(message, replace(good, **{field: value}).validate)
+    FOUR.validate()
+    refused(message, replace(FOUR, **{field: value}).validate)
 
 
 def test_to_moves_every_tensor() -> None:
-    moved = replace(four(), params={"b": torch.zeros(4)}, splat="BetaKernel").to("meta")
+    moved = replace(FOUR, params={"b": torch.zeros(4)}, splat="BetaKernel").to("meta")
     tensors = [*moved.params.values(), *(value for value in vars(moved).values() if isinstance(value, torch.Tensor))]
     assert len(tensors) == 6 and {tensor.device.type for tensor in tensors} == {"meta"}
     assert moved.splat == "BetaKernel"

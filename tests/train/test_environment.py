@@ -26,11 +26,8 @@ from tests.refusals import refused
 
 CAPTURE = 8, 32
 SIZE = (45, 37)
+CAMERA = Camera.look_at((1, -2, -4), (0.2, 0.1, 0), (0, 1, 0), 80, *SIZE)
 CONFIG = TrainConfig(steps=16, sh_degree=1, init="random", init_num_pts=500)
-
-
-def camera() -> Camera:
-    return Camera.look_at((1, -2, -4), (0.2, 0.1, 0), (0, 1, 0), 80, *SIZE)
 
 
 def test_kernels() -> None:
@@ -42,7 +39,7 @@ def test_kernels() -> None:
     T = rng.uniform(size=(1, SIZE[1], SIZE[0])).astype(np.float32)
     array = device.memory.array
     image = cast(Image, SimpleNamespace(colors=array(colors), final_T=array(T)))
-    cameras, environment = device_camera(device, camera()), LearntEnvironment(device, state)
+    cameras, environment = device_camera(device, CAMERA), LearntEnvironment(device, state)
     on_host = Environment(state["environment"])
     v_alphas, status = device.memory.empty((1, SIZE[1], SIZE[0], 1)), array(np.zeros(3, np.uint32))
     with device.recording() as recorder:
@@ -50,7 +47,7 @@ def test_kernels() -> None:
         parts = environment.record_backward(recorder, cameras, image, array(v_shown), v_alphas)
         environment.record_update(recorder, parts, status, 2, 0.5)
 
-    expected, behind = environment_step(camera(), state, T[0], colors[0], v_shown[0], 3), on_host.colors(camera())
+    expected, behind = environment_step(CAMERA, state, T[0], colors[0], v_shown[0], 3), on_host.colors(CAMERA)
     assert parts.shape[0] > 1 and (behind == 0).any(), "no colour is clamped"
     np.testing.assert_allclose(T[0, ..., None] * behind, expected["shown"] - colors[0], atol=1e-5)
     np.testing.assert_allclose(shown.numpy()[0], expected["shown"], atol=1e-5)
