@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks.two_rooms import write_two_rooms
 from splat_py import Dataset, load_dataset
@@ -62,6 +61,7 @@ def dynamo() -> Iterator[Any]:
 @pytest.fixture
 def deterministic_torch() -> Iterator[Callable[..., None]]:
     """`torch.use_deterministic_algorithms` for one test."""
+    torch = pytest.importorskip("torch")
     yield torch.use_deterministic_algorithms
     torch.use_deterministic_algorithms(False)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tests.render.torch_cameras import cross_matrix
+from tests.reference.gaussian import cross_matrix
 
 BATCHES = [(), (2,), (1, 2)]
 

@@ -14,6 +14,13 @@ def normalized(v: Tensor) -> Tensor:
     return v / v.norm(dim=-1, keepdim=True).clamp(min=MIN_NORM)
 
 
+def cross_matrix(v: Tensor) -> Tensor:
+    """The matrices [..., 3, 3] that multiply by vectors [..., 3] as cross products."""
+    x, y, z = v.unbind(-1)
+    zero = torch.zeros_like(x)
+    return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], -1).unflatten(-1, (3, 3))
+
+
 def rotations(quats: Tensor) -> Tensor:
     """Rotations [..., 3, 3] of quaternions [..., 4] of any length."""
     return torch.as_tensor(normalized_quat_to_rotmat(normalized(quats)))

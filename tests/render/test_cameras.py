@@ -11,10 +11,10 @@ from torch import Tensor
 from splat_py import rasterization, shaders
 from splat_py.gsplat import RollingShutterType
 from splat_py.gsplat.rendering import UnscentedTransformParameters
-from tests.reference.gaussian import covariances
+from tests.reference.gaussian import covariances, cross_matrix
 from tests.refusals import refused
 from tests.render.test_camera_models import check, lens_of, of_covars, scene_of, with_covars, with_lenses
-from tests.render.torch_cameras import SHUTTERS, Camera, cross_matrix, project_by_jacobian, project_unscented, rolling, still
+from tests.render.torch_cameras import SHUTTERS, Camera, project_by_jacobian, project_unscented, rolling, still
 from tests.render.torch_rendering import LENS_MODELS, MODELS, Projected
 
 WIDTH, HEIGHT = 24, 18

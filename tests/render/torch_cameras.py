@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tests.reference.gaussian import rotations
+from tests.reference.gaussian import cross_matrix, rotations
 from tests.render.torch_rendering import Projected
 
 # The axis along which rows or columns are read, and True if it is read from its end.
@@ -26,12 +26,6 @@ def log(rotation: Tensor) -> Tensor:
         tangent2 = squared / cosine**2
         return s * (1 - tangent2 / 3 + tangent2**2 / 5) / cosine
     return s * torch.atan2(squared.sqrt(), cosine) / squared.sqrt()
-
-
-def cross_matrix(v: Tensor) -> Tensor:
-    x, y, z = v.unbind(-1)
-    zero = torch.zeros_like(x)
-    return torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], -1).unflatten(-1, (3, 3))
 
 
 def between(first: Tensor, last: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:

@@ -9,9 +9,8 @@ from splat_py.shaders import camera as shader
 from splat_py.shaders import capture_model
 from tests.reference.camera_correction import rotation_of_vector
 from tests.reference.exposure import NEUTRAL
-from tests.reference.gaussian import normalized
+from tests.reference.gaussian import cross_matrix, normalized
 from tests.reference.spherical_harmonics import basis_at
-from tests.render.torch_cameras import cross_matrix
 from tests.shaders.camera_models import NO_LENS, fields_of
 from tests.shaders.oracle import assert_gradients, assert_like, assert_value, float32, unit
 

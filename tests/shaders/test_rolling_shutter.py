@@ -9,7 +9,8 @@ from torch import Tensor
 
 from splat_py.shaders import rolling_shutter as shader
 from splat_py.shaders import unscented
-from tests.render.torch_cameras import between, cross_matrix, project_unscented, rolling, still
+from tests.reference.gaussian import cross_matrix
+from tests.render.torch_cameras import between, project_unscented, rolling, still
 from tests.shaders.camera_models import IMAGE, NO_LENS, cameras, pinhole
 from tests.shaders.oracle import Array, assert_like, float32
 
