@@ -39,7 +39,6 @@ from tests.render import test_falloffs2d as falloffs2d
 from tests.render import test_half_colors as half_colors
 from tests.render import test_rasterization as renders
 from tests.render import test_surfels as surfels
-from tests.render.torch_rendering import covariances
 
 WIDTH, HEIGHT = 37, 29
 
@@ -279,10 +278,7 @@ def scene_before(camera_model: str, covars: bool, with_lens: bool = False) -> di
     inputs = camera_models.scene_of(camera_model, 21, 18, seed=73)
     if with_lens:
         inputs = camera_models.with_lenses(inputs, camera_model)
-    if covars:
-        quats, scales = (inputs.pop(name).detach().double() for name in ("quats", "scales"))
-        inputs["covars"] = covariances(quats, scales).float().requires_grad_()
-    return inputs
+    return camera_models.with_covars(inputs) if covars else inputs
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import tests.reference as ref
 from splat_py import rasterization
 from tests.render.comparison import Case, camera_of, check, close, rounded, scene_of
+from tests.render.test_camera_models import with_covars
 
 # Tiles of 8 pixels do not divide the sides.
 WIDTH, HEIGHT, N, C = 27, 18, 30, 3
@@ -173,10 +173,7 @@ def test_sparse_gradients_are_those_of_the_visible(batch: tuple[int, ...]) -> No
 
 
 def test_sparse_gradients_of_covariances() -> None:
-    inputs = inputs_of()
-    quats, scales = inputs.pop("quats").detach(), inputs.pop("scales").detach()
-    covars = torch.tensor(ref.covariance(quats.double().numpy(), scales.double().numpy()), dtype=torch.float32)
-    inputs["covars"] = covars
+    inputs = with_covars(inputs_of())
     results = [run(inputs, quats=None, scales=None, packed=True, sparse_grad=sparse)[3] for sparse in (True, False)]
     # The caller's matrices are reduced to their upper triangles, which torch cannot differentiate sparsely.
     assert results[0]["means"].is_sparse and not results[0]["covars"].is_sparse

@@ -65,24 +65,21 @@ RAY_RNG = np.random.default_rng(63)
 PLACES = f64(away_from_faces(100)).requires_grad_()
 DIRECTIONS = f64(RAY_RNG.normal(size=(100, 3)))
 DIRECTIONS = (DIRECTIONS / DIRECTIONS.norm(dim=1, keepdim=True)).requires_grad_()
+DENSITY, COLOR = GRID.query(PLACES, DIRECTIONS)
+EXPECTED = torch.cat([DENSITY[:, None], COLOR - 0.5], 1)
 RAYS = PLACES.detach().numpy(), DIRECTIONS.detach().numpy()
-
-
-def expected() -> torch.Tensor:
-    density, color = GRID.query(PLACES, DIRECTIONS)
-    return torch.cat([density[:, None], color - 0.5], 1)
 
 
 def test_query() -> None:
     found = MODULE.query(table(), *RAYS)
-    np.testing.assert_allclose(found, expected().detach(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found, EXPECTED.detach(), rtol=1e-4, atol=1e-5)
 
 
 def test_gradients() -> None:
     v = RAY_RNG.normal(size=(100, 4))
     given = table()
     found = MODULE.addQuery(given, *RAYS, v)
-    wanted = torch.autograd.grad(expected(), (GRID.table, GRID.weights, PLACES, DIRECTIONS), f64(v))
+    wanted = torch.autograd.grad(EXPECTED, (GRID.table, GRID.weights, PLACES, DIRECTIONS), f64(v), retain_graph=True)
     both = np.split(given["gradients"].to_numpy(), [2 * COUNT])
     actual = both[0].reshape(COUNT, 2), both[1], found["place"], found["direction"]
     for name, one, other in zip(("table", "weights", "place", "direction"), actual, wanted, strict=True):
