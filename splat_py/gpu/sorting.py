@@ -54,7 +54,8 @@ class RadixSort:
         self.capacity = capacity
         tiles = -(-capacity // (tuning.sort_threads * tuning.sort_items))
         self._blocks = 1 if tiles <= _TILES_ALONE else tuning.sort_blocks
-        self._histogram = device.memory.empty(self._blocks << _DIGIT_BITS, np.uint32)
+        kept = tuning.sort_threads if tuning.sort_tile_bits == _DIGIT_BITS else 0
+        self._histogram = device.memory.empty(self._blocks * (1 + kept) << _DIGIT_BITS, np.uint32)
         self._pairs = Pairs(device.memory.empty(capacity, np.uint32), device.memory.empty(capacity, np.uint32))
 
     def record(self, recorder: Recorder, keys: Array, values: Array, count: Array, bits: int) -> Pairs:
