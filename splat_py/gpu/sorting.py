@@ -25,6 +25,7 @@ class PrefixSum:
         # [count + 1] sums of all values before each, then the total; [1] the total again.
         self.offsets = device.memory.empty(count + 1, np.uint32)
         self.total = device.memory.empty(1, np.uint32)
+        self._threads = device.tuning.sort_threads
         # The total needs a place too: one more block if the values fill theirs.
         self._blocks = count // _SCAN_BLOCK + 1
         self.block_sums = device.memory.empty(self._blocks, np.uint32)
@@ -33,8 +34,9 @@ class PrefixSum:
         """Sum `values`, [count] uint32, into `offsets` and `total`."""
         blocks = self._blocks
         several = ("sumBlocks", blocks), ("scanBlockSums", 1), ("scanBlocks", blocks)
+        shape = {"THREADS": self._threads, "ITEMS": _SCAN_BLOCK // self._threads}
         for entry, groups in several if blocks > _BLOCKS_ALONE else (("scanAll", 1),):
-            recorder.dispatch("prefix_sum", entry, (groups, 1, 1), values=values, sums=self)
+            recorder.dispatch("prefix_sum", entry, (groups, 1, 1), values=values, sums=self, **shape)
 
 
 class Pairs(NamedTuple):
@@ -52,7 +54,8 @@ class RadixSort:
         self.capacity = capacity
         tiles = -(-capacity // (tuning.sort_threads * tuning.sort_items))
         self._blocks = 1 if tiles <= _TILES_ALONE else tuning.sort_blocks
-        self._histogram = device.memory.empty(self._blocks << _DIGIT_BITS, np.uint32)
+        kept = tuning.sort_threads if tuning.sort_tile_bits == _DIGIT_BITS else 0
+        self._histogram = device.memory.empty(self._blocks * (1 + kept) << _DIGIT_BITS, np.uint32)
         self._pairs = Pairs(device.memory.empty(capacity, np.uint32), device.memory.empty(capacity, np.uint32))
 
     def record(self, recorder: Recorder, keys: Array, values: Array, count: Array, bits: int) -> Pairs:

@@ -244,8 +244,6 @@ def rasterization(
             viewmats_rs=viewmats_rs,
             device=device,
         )
-        if packed:
-            device.flush()
         if extras is not None:
             splats = replace(splats, extras=splats.gather(extras, means.shape[-2], each_camera=False))
         # 2: splats → the features to blend: colours, depth, extra signals.

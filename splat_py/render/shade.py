@@ -253,6 +253,7 @@ def shade(
     # Each camera has its own features, so it counts as a scene.
     gaussians, cameras = means.shape[-2], viewmats.shape[-3]
     if ids.images is not None and ids.gaussians is not None:
+        device.flush()
         images, of_scene = (as_tensor(a, means).view(torch.int32) for a in (ids.images, ids.gaussians))
         own = device.memory.array((images * gaussians + of_scene % gaussians).view(torch.uint32))
         ids = replace(ids, gaussians=own)

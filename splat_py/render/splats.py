@@ -158,8 +158,11 @@ class ProjectedSplats:
         return self._index(self.ids.gaussians)
 
     def _index(self, array: Array | None) -> Tensor | None:
+        if array is None:
+            return None
+        array.memory.flush()
         # torch has few operations on uint32.
-        return None if array is None else as_tensor(array, self.depths).view(torch.int32).long()
+        return as_tensor(array, self.depths).view(torch.int32).long()
 
     def gather(self, features: Tensor, gaussians: int, each_camera: bool) -> Tensor:
         """Expand features [..., N, D], or `each_camera` [..., C, N, D], to splats, with N = `gaussians` in each scene."""
