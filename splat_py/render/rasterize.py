@@ -1,6 +1,7 @@
 """Stage 4, splats → pixels (kernels/rasterize.slang), and its `autograd.Function`."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,23 +96,12 @@ class Rasterization:
     lists: TileLists
     image: Image
     options: Options
-    packed_splats: Array  # [M, floats padded to whole float4s] all numbers of each splat, written by `packSplats`
 
-    @classmethod
-    def of(
-        cls,
-        device: Device,
-        splats: Splats,
-        colors: Array,
-        backgrounds: Array,
-        lists: TileLists,
-        image: Image,
-        options: Options,
-    ) -> "Rasterization":
-        """Put the parts together, and allocate `packed_splats`."""
-        floats = 2 + options.shape_floats + 1 + colors.shape[-1] + options.extras
-        packed = device.memory.empty((splats.count, -(-floats // 4) * 4))
-        return cls(device, splats, colors, backgrounds, lists, image, options, packed)
+    @cached_property
+    def packed_splats(self) -> Array:
+        """[M, floats padded to whole float4s] all numbers of each splat, written by `packSplats`."""
+        floats = 2 + self.options.shape_floats + 1 + self.colors.shape[-1] + self.options.extras
+        return self.device.memory.empty((self.splats.count, -(-floats // 4) * 4))
 
     def record(self, recorder: Recorder) -> None:
         """Blend the splats into `image`."""
@@ -357,7 +347,7 @@ def _rasterization(
     array, cameras, channels = device.memory.array, tiles.grid.cameras, colors.shape[-1]
     behind = colors.new_zeros(cameras, channels) if backgrounds is None else backgrounds.reshape(cameras, channels)
     blended = array(colors.detach().contiguous()), array(behind.detach().contiguous())
-    return Rasterization.of(device, splats.arrays(device), *blended, tiles.arrays, image, options)
+    return Rasterization(device, splats.arrays(device), *blended, tiles.arrays, image, options)
 
 
 def _gradients(

@@ -318,7 +318,7 @@ def _record_rasterization(
     binning.record_max_tile_count(recorder)
     image = Image.empty(device, 1, 8, 8, channels, **written)
     colors, backgrounds = empty((1, 8, channels)), empty((1, channels))
-    work = Rasterization.of(device, splats, colors, backgrounds, binning.lists(segments), image, options)
+    work = Rasterization(device, splats, colors, backgrounds, binning.lists(segments), image, options)
     work.record(recorder)
     work.record_backward(recorder, image.colors, image.alphas, empty((1, 8, options.gradient_row_length(channels))))
 
