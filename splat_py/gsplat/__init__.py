@@ -21,7 +21,7 @@ _STAGES = {
     "torch_impl": ("proj", "quat_scale_to_covar_preci", "world_to_cam"),
 }
 _BUILD = ("has_2dgs", "has_3dgs", "has_3dgut", "has_adam", "has_camera_wrappers", "has_losses", "has_reloc")
-_CAMERA_TYPES = ("CameraModel", "ExternalDistortionModelMeta", "ExternalDistortionModelParameters", "RollingShutterType")
+_CAMERA_TYPES = ("CameraModel", "ExternalDistortionModelMeta", "RollingShutterType")
 _CONFIGS = ("RendererConfig", "RendererConfig_MixedBatch", "RendererConfig_ParallelBatch")
 _COLOR_CORRECT = ("color_correct_affine", "color_correct_quadratic")
 
@@ -76,10 +76,7 @@ _PATHS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "cuda._wrapper": {
         **_STAGES,
-        "rendering": (
-            *_CAMERA_TYPES,
-            *("FThetaCameraDistortionParameters", "FThetaPolynomialType", "UnscentedTransformParameters"),
-        ),
+        "rendering": (*_CAMERA_TYPES, "UnscentedTransformParameters"),
         "unsupported": (*_UNSUPPORTED, *_BUILD),
     },
     "distributed": {"utils": ("cli",)},

@@ -136,8 +136,6 @@ def read_arrays(path: Path, shapes: dict[str, tuple[int | None, ...]], kinds: st
         return [found[name] for name in shapes]
 
 
-__all__ = ["PngCompression", "sort_splats"]
-
 _CLUSTERS, _CLUSTER_BITS = 1 << 16, 6
 
 

@@ -1,7 +1,4 @@
-"""The names of `gsplat.rendering`: `rasterization` with gsplat's signature, on top of `splat_py.rasterization`, and its types.
-
-Most types belong to unsupported options; they exist so that scripts can import them.
-"""
+"""The names of `gsplat.rendering`: `rasterization` with gsplat's signature, on top of `splat_py.rasterization`, and its types."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,7 +8,13 @@ from torch import Tensor
 
 from splat_py.gpu.sources import constant
 from splat_py.gsplat.torch_impl import own_package
-from splat_py.gsplat.unsupported import rasterization_2dgs_inria_wrapper, rasterization_inria_wrapper  # noqa: F401
+from splat_py.gsplat.unsupported import (  # noqa: F401
+    ExternalDistortionModelParameters,
+    FThetaCameraDistortionParameters,
+    FThetaPolynomialType,
+    rasterization_2dgs_inria_wrapper,
+    rasterization_inria_wrapper,
+)
 from splat_py.render.rasterization import rasterization as _rasterize
 from splat_py.render.surfels import rasterization_2dgs  # noqa: F401
 
@@ -40,24 +43,6 @@ class RollingShutterType(IntEnum):
     GLOBAL = 4
 
 
-class FThetaPolynomialType(IntEnum):
-    """The exact one of an f-theta camera's two polynomials."""
-
-    PIXELDIST_TO_ANGLE = 0
-    ANGLE_TO_PIXELDIST = 1
-
-
-@dataclass
-class FThetaCameraDistortionParameters:
-    """An f-theta camera; not supported."""
-
-    reference_poly: FThetaPolynomialType
-    pixeldist_to_angle_poly: tuple[float, ...]
-    angle_to_pixeldist_poly: tuple[float, ...]
-    max_angle: float
-    linear_cde: tuple[float, float, float]
-
-
 @dataclass
 class UnscentedTransformParameters:
     """Sigma points of the unscented transform (`with_ut`): a mutable version of the renderer's `UnscentedTransform`."""
@@ -67,10 +52,6 @@ class UnscentedTransformParameters:
     kappa: float = 0.0
     in_image_margin_factor: float = 0.1
     require_all_sigma_points_valid: bool = True
-
-
-class ExternalDistortionModelParameters:
-    """Distortion by an object in front of the camera, such as a windshield; not supported."""
 
 
 class RendererConfig:

@@ -28,7 +28,10 @@ NAMES = (
     # harmonics in two parts
     "spherical_harmonics_l0",
     "spherical_harmonics_l1_plus",
-    # lidars and windshields
+    # f-theta cameras, lidars and windshields
+    "FThetaCameraDistortionParameters",
+    "FThetaPolynomialType",
+    "ExternalDistortionModelParameters",
     "BivariateWindshieldModelParameters",
     "LidarTiling",
     "RowOffsetStructuredSpinningLidarModelParameters",

@@ -25,8 +25,6 @@ from splat_py.gsplat.strategy.ops import (
     split,
 )
 
-__all__ = ["DefaultStrategy", "MCMCStrategy", "Strategy"]
-
 # The most Gaussians that may replace one, which is the size of the table of binomials.
 _MAX_RATIO = 51
 # Growth factor of the number of Gaussians at each refinement, up to `cap_max`.
