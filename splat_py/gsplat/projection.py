@@ -45,20 +45,11 @@ def fully_fused_projection(
     """Project Gaussians to splats of C cameras by EWA projection (Zwicker et al. 2001).
 
     Differentiable in means, covars, quats, scales, viewmats and Ks. All values of a culled splat are zero. SplatError if an
-    argument has the wrong shape, dtype or device.
+    argument has the wrong shape, dtype or device. Arguments not listed here are those of `splat_py.rasterization`.
 
     Args:
-        means: [..., N, 3] world units.
         covars: [..., N, 6] upper triangles xx, xy, xz, yy, yz, zz; if None, quats and scales are required.
-        quats, scales: [..., N, 4] (w, x, y, z), normalised here, and [..., N, 3] standard deviations.
-        viewmats: [..., C, 4, 4] world → camera.
-        Ks: [..., C, 3, 3] intrinsics in pixels.
-        width, height: image size in pixels.
-        eps2d: variance added to every splat, pixel².
-        near_plane, far_plane: camera depths between which Gaussians are visible.
-        radius_clip: splats with at most this radius in pixels are culled.
         packed: return only splats that are not culled.
-        sparse_grad: with `packed`, gradients of means, covars, quats and scales are sparse (COO).
         calc_compensations: also return √(det Σ / det (Σ + eps2d)), for antialiasing (Yu et al. 2024).
         camera_model: "pinhole", "ortho" or "fisheye".
         opacities: [..., N], dimmed by compensations: radii and culling then follow from where α = 1/255; otherwise radii are
