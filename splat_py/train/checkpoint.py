@@ -16,7 +16,7 @@ from splat_py.base.files import Layout, save_tensors
 from splat_py.fit.run_folder import reading, require_layout, whole_number
 from splat_py.fit.steps import with_moments
 from splat_py.gpu.sources import constant_of
-from splat_py.render.shade import color_model, network_weights
+from splat_py.render.shade import color_model, initial_network, network_weights
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import SH_C0, Gaussians
 from splat_py.shaders.custom_types import COLOR, SPLAT
@@ -99,12 +99,8 @@ def _with_features(gaussians: Gaussians, config: TrainConfig) -> Gaussians:
     features[:, :3] = (gaussians.sh[:, 0] * SH_C0).numpy()[:, :size]
     weights = rng.normal(0, _NOISE, config.color_weights).astype(np.float32)
     if config.color == "ColorNetwork" and not config.color_source:
-        # One row per hidden unit (slang/splat/color.slang), initialised as in He et al. 2015.
-        row = network_weights(size, 1) - 3
-        rows = np.zeros(((config.color_weights - 3) // row, row), np.float32)
-        rows[:, : row - 4] = rng.normal(0, np.sqrt(2 / (row - 4)), (len(rows), row - 4))
-        rows[:, row - 3 :] = rng.normal(0, np.sqrt(1 / len(rows)), (len(rows), 3))
-        weights = np.concatenate([rows.ravel(), np.zeros(3, np.float32)])
+        hidden = (config.color_weights - 3) // (network_weights(size, 1) - 3)
+        weights = initial_network(size, hidden, config.seed)
     sh = gaussians.sh[:, :1].contiguous()
     return replace(gaussians, sh=sh, features=torch.from_numpy(features), weights=torch.from_numpy(weights))
 
