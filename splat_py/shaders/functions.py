@@ -212,28 +212,6 @@ class ShaderFunction:
                 bound.append(bind(parameter.type, value, what, leaf if differentiated else constant))
         return bound
 
-    def gradients(self, v_output: Value, *arguments: Value) -> tuple[Any, ...]:
-        if not self.reflection.differentiable:
-            raise SplatError(f"{self!r} has no gradients: it is not marked [Differentiable]")
-        handle = self._module.device.handle
-        result = self.reflection.return_type
-        weights = bind(result, v_output, f"v_output of {self!r}", constant, partial=True)
-        bound = self._bind(arguments, lambda array: variable(handle, array))
-        batch = np.broadcast_shapes(
-            *batch_shapes(result, weights),
-            *(
-                shape
-                for parameter, value in zip(self.reflection.parameters, arguments, strict=True)
-                for shape in batch_shapes(parameter.type, value)
-            ),
-        )
-        one = spy.Tensor.from_numpy(handle, np.ones(batch or 1, np.float32))
-        # SlangPy may write the value, so it needs its own memory.
-        product = spy.Tensor.from_numpy(handle, np.zeros(batch or 1, np.float32))
-        product = product.with_grads(grad_in=one, zero=False)
-        self._module.inner_product(self._name).bwds(*bound, weights, product)
-        return tuple(gradient(*pair) for pair in zip(arguments, bound, strict=True))
-
     def _require_arguments(self) -> None:
         if self._parameters:
             raise SplatError(f"{self!r} is generic; give its arguments in brackets: {self._name}[…]")
@@ -333,7 +311,20 @@ def gradients(function: ShaderFunction, v_output: Value, *arguments: Value) -> t
     Raises:
         SplatError: the function is not differentiable, or the arguments do not fit it.
     """
-    return function.gradients(v_output, *arguments)
+    if not function.reflection.differentiable:
+        raise SplatError(f"{function!r} has no gradients: it is not marked [Differentiable]")
+    handle, result = function._module.device.handle, function.reflection.return_type
+    weights = bind(result, v_output, f"v_output of {function!r}", constant, partial=True)
+    bound = function._bind(arguments, lambda array: variable(handle, array))
+    shapes = list(batch_shapes(result, weights))
+    for parameter, value in zip(function.reflection.parameters, arguments, strict=True):
+        shapes += batch_shapes(parameter.type, value)
+    batch = np.broadcast_shapes(*shapes) or 1
+    # SlangPy may write the value, so it needs its own memory.
+    one, value = (spy.Tensor.from_numpy(handle, fill(batch, np.float32)) for fill in (np.ones, np.zeros))
+    product = value.with_grads(grad_in=one, zero=False)
+    function._module.inner_product(function._name).bwds(*bound, weights, product)
+    return tuple(gradient(*pair) for pair in zip(arguments, bound, strict=True))
 
 
 def types_of(source: str, interface: str) -> list[str]:
