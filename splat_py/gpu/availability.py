@@ -50,9 +50,7 @@ def why_not_opened(backend: str, adapter: str, error: RuntimeError) -> str:
     what = f"cannot open {adapter} through {backend}"
     if backend == "metal":
         return f"{what}: {reason}; {_METAL_ADVICE}"
-    driver = None
-    if backend != "cuda":
-        driver = next((driver for driver in drivers() if driver.adapter == adapter), None)
+    driver = next((driver for driver in drivers() if driver.adapter == adapter), None) if backend != "cuda" else None
     if driver is None:
         return f"{what}: {reason}; {_NEWER_DRIVER_ADVICE}"
     if NEEDED_EXTENSION not in driver.extensions:
