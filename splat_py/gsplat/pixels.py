@@ -46,7 +46,8 @@ def rasterize_to_pixels(
     """Blend the splats in tile lists into images [..., H, W, D] and alphas [..., H, W, 1]; `...` are images.
 
     Differentiable in means2d, conics, colors, opacities and backgrounds. SplatError if an argument has the wrong shape, dtype,
-    device or value; NotImplementedError for absgrad with more than 32 channels.
+    device or value; NotImplementedError for absgrad with more than 32 channels. Arguments not listed here are those of
+    `splat_py.rasterization`; `absgrad` sets `means2d.absgrad`.
 
     Args:
         means2d: [..., N, 2] pixels, or [nnz, 2] if packed.
@@ -54,14 +55,11 @@ def rasterize_to_pixels(
         colors: [..., N, D] or [nnz, D] of any D.
         opacities: [..., N] or [nnz] between 0 and 1.
         image_width, image_height: pixels.
-        tile_size: 4, 8 or 16 pixels.
         isect_offsets: [..., tile_height, tile_width] first index of each tile's list in `flatten_ids`.
         flatten_ids: [isects] indices of splats across all images; each tile's list is front to back.
         backgrounds: [..., D]; black by default.
         masks: bool [..., tile_height, tile_width]; tiles where it is False show the background.
         packed: the splats of all images are one list.
-        absgrad: also store Σ |∂L/∂mean2d| over pixels in `means2d.absgrad` (Ye et al. 2024).
-        accumulate: method to sum gradients over pixels, as in `splat_py.rasterization`.
     """
     size = int(image_width), int(image_height)
     rows: Rows = {"conics": (conics, (3,)), "colors": (colors, ("D",)), "opacities": (opacities, ())}

@@ -1,4 +1,4 @@
-"""The names of `gsplat.rendering`: `rasterization` with gsplat's signature, on top of `splat_py.rasterization`, and its types."""
+"""The names of `gsplat.rendering`: `rasterization` with gsplat's signature, which calls `splat_py.rasterization`; and types."""
 
 from dataclasses import dataclass
 from enum import IntEnum

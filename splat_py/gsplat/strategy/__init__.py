@@ -279,11 +279,9 @@ class MCMCStrategy(_GaussianStrategy):
         """Refine when due, and add noise to the means.
 
         Args:
-            params: raw parameters by name, [N, ...]; changed in place, like `optimizers`.
-            state: from `initialize_state`.
+            params, optimizers, state, scene: as in `DefaultStrategy.step_post_backward`.
             info: `rasterization`'s meta; not used.
             lr: current learning rate of the means.
-            scene: gets a call for every change of rows.
         """
         binoms = state["binoms"] = state["binoms"].to(params["means"].device)
         if self.refine_start_iter < step < self.refine_stop_iter and step % self.refine_every == 0:
