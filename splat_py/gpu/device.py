@@ -232,11 +232,8 @@ class Device:
 def adapters() -> tuple[Adapter, ...]:
     """Every adapter of every backend, the default first."""
     found: list[Adapter] = []
-    for backend in ("metal", "cuda", "vulkan"):
-        if backend == "metal" and platform.system() != "Darwin":
-            continue
-        if backend == "cuda" and not torch.cuda.is_available():
-            continue
+    exists = {"metal": platform.system() == "Darwin", "cuda": torch.cuda.is_available(), "vulkan": True}
+    for backend in filter(exists.get, exists):
         for info in spy.Device.enumerate_adapters(type=_TYPES[backend]):
             software = backend == "vulkan" and info.name.lower().startswith(_SOFTWARE_ADAPTERS)
             found.append(Adapter("software" if software else backend, info.name, tuple(info.luid)))
@@ -341,10 +338,9 @@ def get_device(name: str | Device | None = None) -> Device:
     if not isinstance(name, str | None):
         raise SplatError(f"device is a {type(name).__name__}; give the name of a device, or what splat_py.get_device returns")
     device = _open(choose(name))
-    if isinstance(device, Device):
-        device.require_process()
     if isinstance(device, NoDeviceError):
         raise NoDeviceError(str(device)) from device.__cause__
+    device.require_process()
     return device
 
 
