@@ -15,11 +15,11 @@ from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout, save_tensors
 from splat_py.fit.run_folder import reading, require_layout, whole_number
 from splat_py.fit.steps import with_moments
-from splat_py.gpu.sources import constant_of
 from splat_py.render.shade import color_model, initial_network, network_weights
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import SH_C0, Gaussians
 from splat_py.shaders.custom_types import COLOR, SPLAT
+from splat_py.shaders.declarations import takes_of
 from splat_py.train.capture_model import capture_shapes, is_of_capture
 from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import EXTRAS, FEATURES, FILTER, MEAN, WEIGHTS, Parameters, State, averaged_groups, gaussians_of
@@ -74,8 +74,8 @@ def with_sizes(config: TrainConfig, color: "str | UserType") -> TrainConfig:
         features = features or _FEATURES[color]
         weights = weights or (network_weights(features, _HIDDEN) if color == "ColorNetwork" else 0)
     else:
-        features = features or constant_of(color.text, "FEATURES", 0)
-        weights = weights or constant_of(color.text, "WEIGHTS", 0)
+        declared = takes_of(color)
+        features, weights = features or declared[0] or 0, weights or declared[1]
     config = replace(config, color_features=features, color_weights=weights)
     config.validate()
     color_model(color, features, weights)
