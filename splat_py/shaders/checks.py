@@ -176,34 +176,32 @@ def _check_camera(module: Module, linked: str | UserType, ranges: Mapping[str, R
         **dict(zip(_COEFFICIENTS, lens, strict=True)),
     }
 
-    def camera_of(inputs: Inputs) -> dict[str, Any]:
-        return fixed | {name: value for name, value in inputs.items() if name != "point"}
+    def arguments(inputs: Inputs) -> tuple[dict[str, Any], NDArray]:
+        return fixed | {name: value for name, value in inputs.items() if name != "point"}, inputs["point"]
+
+    def by_input(of_camera: Inputs, of_point: NDArray, *_: None) -> Inputs:
+        return of_camera | {"point": of_point}
 
     model = built_in("camera_model")
-    camera = camera_of(inputs)
-    may_be = np.asarray(model.isInDomainThrough[module](camera, point)) & (np.asarray(model.depthThrough[module](point)) > 0.3)
+    project, linearise = model.projectThrough[module], model.linearise[module]
+    depth = np.asarray(model.depthThrough[module](point))
+    may_be = np.asarray(model.isInDomainThrough[module](*arguments(inputs))) & (depth > 0.3)
     if may_be.mean() < 0.05:
         raise SplatError("isInDomain is false, or depth below 0.3, nearly everywhere; nothing is left to check")
     inputs = {name: value[may_be] for name, value in inputs.items()}
     identity = np.eye(3, dtype=np.float32)
 
-    def project(inputs: Inputs) -> NDArray:
-        return np.asarray(model.projectThrough[module](camera_of(inputs), inputs["point"]))
-
     def v_project(v: NDArray, inputs: Inputs) -> Inputs:
-        of_camera, of_point = gradients(model.projectThrough[module], v, camera_of(inputs), inputs["point"])
-        return of_camera | {"point": of_point}
+        return by_input(*gradients(project, v, *arguments(inputs)))
 
     def jacobian(inputs: Inputs) -> NDArray:
-        rows = model.linearise[module](camera_of(inputs), inputs["point"], identity)
+        rows = linearise(*arguments(inputs), identity)
         return np.stack([rows["x"], rows["y"]], 1)
 
     def v_jacobian(v: NDArray, inputs: Inputs) -> Inputs:
-        rows = {"x": v[:, 0], "y": v[:, 1]}
-        of_camera, of_point, _ = gradients(model.linearise[module], rows, camera_of(inputs), inputs["point"], identity)
-        return of_camera | {"point": of_point}
+        return by_input(*gradients(linearise, {"x": v[:, 0], "y": v[:, 1]}, *arguments(inputs), identity))
 
-    _compare("project", project, v_project, inputs)
+    _compare("project", lambda inputs: np.asarray(project(*arguments(inputs))), v_project, inputs)
     # The forward derivative gives the Jacobian's columns, the reverse one its rows.
     columns, rows = jacobian(inputs), []
     for v in np.eye(2, dtype=np.float32):
