@@ -36,9 +36,6 @@ _TYPES = {
     "vulkan": spy.DeviceType.vulkan,
     "software": spy.DeviceType.vulkan,
 }
-# Slang's warnings about arrays sized by link-time constants, and about variables in derivatives that it generates.
-_MUTED_WARNINGS = ["31000", "41035"]
-
 _SOFTWARE_ADAPTERS = ("llvmpipe", "lavapipe", "swiftshader")
 
 
@@ -318,7 +315,8 @@ def compiler_options(backend: str) -> spy.SlangCompilerOptions:
     return spy.SlangCompilerOptions(
         {
             "include_paths": [spy.SHADER_PATH, str(shader_folder())],
-            "disable_warnings": _MUTED_WARNINGS,
+            # About arrays sized by link-time constants, and about variables in derivatives that Slang generates.
+            "disable_warnings": ["31000", "41035"],
             # Mesa optimises anyway: kernels are as fast, and compile sooner.
             "optimization": getattr(spy.SlangOptimizationLevel, "none" if backend == "software" else "default"),
         }

@@ -32,7 +32,6 @@ from splat_py.scene.pictures import checked_size, write_pixels
 
 # Regular files have a few KiB.
 _MOST_META_BYTES = 1 << 20
-_MOST_RANK = 8
 # A parameter's name becomes a file name.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 _AGAIN = "compress the scene again"
@@ -79,7 +78,7 @@ def _entry(name: str, fields: dict[str, Any]) -> Entry:
         raise ValueError(f"{name[:100]!r} is not a parameter's name")
     shape, dtype = fields["shape"], fields["dtype"]
     whole = isinstance(shape, list) and all(type(side) is int and 0 <= side < 1 << 32 for side in shape)
-    if not whole or not 1 <= len(shape) <= _MOST_RANK:
+    if not whole or not 1 <= len(shape) <= 8:
         raise ValueError(f"{name} has no valid shape")
     if dtype not in _DTYPES:
         raise ValueError(f"{name} has no valid type")

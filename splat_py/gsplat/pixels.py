@@ -22,7 +22,6 @@ from splat_py.render.tiles import BinnedTiles, TileGrid, TileLists, segments_for
 
 # Tensors with a row for each splat, and the shape of a row.
 Rows: TypeAlias = dict[str, tuple[Tensor, tuple[int | str, ...]]]
-_TILE_SIZES = (4, 8, 16)
 
 
 @graph_break
@@ -151,7 +150,7 @@ def _prepare(
     channels = rows["colors"][0].shape[-1]
     if channels == 0:
         raise SplatError("colors has no channels; give at least one")
-    if tile_size not in _TILE_SIZES:
+    if tile_size not in (4, 8, 16):
         raise SplatError(f"tile_size is {tile_size!r}; use 4, 8 or 16")
     if backgrounds is not None:
         check_shape("backgrounds", backgrounds, (*images, channels))

@@ -19,7 +19,6 @@ from splat_py.render.splats import ProjectedSplats
 # α = 1/255, with a margin for rounding (slang/splat/footprint.slang).
 _OPAQUE = math.exp((3.33**2 - 1e-4) / 2.0002) / 255
 _MIN_COMPENSATION = 1e-3
-_MAX_DEGREE = 4
 
 
 @graph_break
@@ -174,7 +173,7 @@ def spherical_harmonics(degrees_to_use: int, dirs: Tensor, coeffs: Tensor, masks
     check_tensors({"dirs": dirs, "coeffs": coeffs}, halves=("coeffs",))
     batch = leading("dirs", dirs, 3)
     check_shape("coeffs", coeffs, (*batch, "K", 3))
-    if degrees_to_use not in range(_MAX_DEGREE + 1):
+    if degrees_to_use not in range(5):
         raise SplatError(f"degrees_to_use is {degrees_to_use!r}; use 0, 1, 2, 3 or 4")
     if coeffs.shape[-2] < (needed := (degrees_to_use + 1) ** 2):
         raise SplatError(f"coeffs holds {coeffs.shape[-2]} coefficients, but degrees_to_use={degrees_to_use} needs {needed}")

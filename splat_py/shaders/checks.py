@@ -89,9 +89,6 @@ def _named(kind: ShaderModule | UserType | str, interface: str) -> tuple[Module,
     return module, user_type(module, interface)
 
 
-# --- falloffs ---
-
-
 def _check_falloff(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
     value_of, furthest_of = built_in("falloff").falloffOf[module], built_in("falloff").sigmaMaxThrough[module]
     extras, sigma = _check_values(lambda sigma, extras, rng: value_of(sigma, extras), furthest_of, ranges)
@@ -152,9 +149,6 @@ def _refuse(wrong: NDArray, what: str, values: NDArray, opacity: NDArray, extras
         raise SplatError(f"{what.format(f'{values[i]:.4g}')} with opacity {opacity[i]:.3g} and extras ({place})")
 
 
-# --- cameras ---
-
-
 def _check_camera(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
     """Check a camera's projection, and its Jacobian, which shapes splats and is differentiated once more."""
     if len(ranges) > sum(_COEFFICIENTS.values()):
@@ -213,9 +207,6 @@ def _check_camera(module: Module, linked: str | UserType, ranges: Mapping[str, R
     return {"CameraModel": linked} | ({"WITH_LENS": True} if ranges else {})
 
 
-# --- colours and losses ---
-
-
 def _check_color(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
     takes = takes_of(linked) if isinstance(linked, UserType) else _COLORS.get(linked, (None, 0))
     features, weights = takes[0] or _ANY_FEATURES, takes[1]
@@ -248,9 +239,6 @@ def _check_pixel_loss(module: Module, linked: str | UserType, ranges: Mapping[st
     if not all(np.isfinite(slope).all() for slope in slopes):
         raise SplatError("the derivative of loss is not finite where both colours are equal; add something small below a root")
     return {"PixelLoss": linked} | ({"JOINT": True} if isinstance(linked, UserType) else {})
-
-
-# --- radiance fields ---
 
 
 def _check_field(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
@@ -297,9 +285,6 @@ def _check_numbers(queries: FieldQueries, params: NDArray, inputs: Inputs) -> No
             f"where finite differences have {expected[worst]:.4g}; is it read by weightAt, rowAt or networkAt, and is every "
             "function [Differentiable]?"
         )
-
-
-# --- derivatives ---
 
 
 def _check_derivatives(
@@ -387,8 +372,6 @@ def _place(inputs: Inputs, i: int, names: Mapping[str, list[str]] | None = None)
             parts.append(f"{name} = {shown if values.ndim == 1 else f'({shown})'}")
     return ", ".join(parts)
 
-
-# --- sources for other devices ---
 
 _Check = Callable[[Module, str | UserType, Mapping[str, Range]], dict[str, Any]]
 _SPLAT_KERNELS = (("rasterize", "rasterizeForward"), ("rasterize", "rasterizeBackward"), ("tiles", "countTiles"))

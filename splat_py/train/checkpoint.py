@@ -118,8 +118,7 @@ class Checkpoint:
 
     def gaussians(self) -> Gaussians:
         """Return the Gaussians; their splat and color may be a `SlangSource`."""
-        config = self.config
-        return gaussians_of(self.state, config, SPLAT.of(config), COLOR.of(config))
+        return gaussians_of(self.state, self.config, SPLAT.of(self.config), COLOR.of(self.config))
 
     def parameters(self) -> State:
         """Return the state of `Parameters`: without filters, means and learnt parts of the capture."""
