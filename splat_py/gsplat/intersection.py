@@ -46,11 +46,10 @@ def isect_tiles(
         tile_size: pixels along a tile's side.
         tile_width, tile_height: tiles along an image's sides.
         sort: order intersections by image, tile and depth; otherwise splat by splat.
-        segmented: gsplat's way of sorting; ignored here.
         packed: the splats of all images are one list, with `n_images` and `image_ids`.
         n_images: I; needed only if packed.
         image_ids: [nnz] image of each splat.
-        gaussian_ids: ignored.
+        segmented, gaussian_ids: ignored.
 
     Returns:
         Number of tiles of each splat, int32 [..., N] or [nnz]; the key of each intersection, int64 [isects]: image, tile, and

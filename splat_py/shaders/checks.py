@@ -221,7 +221,7 @@ def _check_color(module: Module, linked: str | UserType, ranges: Mapping[str, Ra
         "weights": rng.normal(size=(_SAMPLES, max(weights, 1))) * (weights > 0),
     }
     function = built_in("color").colorOf[vectors, max(weights, 1), module]
-    names = {"features": [str(i) for i in range(features)], "weights": [str(i) for i in range(weights)]}
+    names = {"features": [f"features[{i}]" for i in range(features)], "weights": [f"weights[{i}]" for i in range(weights)]}
     _check_derivatives("color", function, {name: value.astype(np.float32) for name, value in inputs.items()}, names=names)
     return {"Color": linked, "FEATURES": features} | ({"WEIGHTS": weights} if weights else {})
 
@@ -318,7 +318,7 @@ def _compare(
     """Compare every derivative of v · function with central differences, which have errors from their steps and from float32.
 
     Args:
-        names: names of an input's numbers; further numbers are not checked.
+        names: names of an input's numbers in messages; further numbers are not checked.
         least: an input's lowest value.
         steps: an input's step; by default a hundredth of its value.
         kinks: the share of places that may be off.
@@ -331,7 +331,7 @@ def _compare(
     found = derivative(v, inputs)
     for name, values in inputs.items():
         numbers = list(np.ndindex(values.shape[1:]))
-        labels = (names or {}).get(name, ["".join(f"[{i}]" for i in index) for index in numbers])
+        labels = (names or {}).get(name, [name + "".join(f"[{i}]" for i in index) for index in numbers])
         for index, label in zip(numbers, labels, strict=False):
             at = values[:, *index]
             step = ((steps or {}).get(name) or 1e-2 * np.maximum(np.abs(at), 0.1)) * np.ones(len(at), np.float32)
@@ -346,11 +346,9 @@ def _compare(
             noise = 1e-6 * np.abs(high * v).reshape(len(at), -1).sum(1) / (above - below)
             worst = _worst(actual, expected, noise, kinks)
             if worst is not None:
-                bracketed = label if not label or label.startswith("[") else f"[{label}]"
-                by = label if label and bracketed != label and name == "extras" else f"{name}{bracketed}"
                 place = _place(inputs, worst, names)
                 raise SplatError(
-                    f"the derivative of {what} by {by} is {actual[worst]:.4g} at {place}, where finite differences have "
+                    f"the derivative of {what} by {label} is {actual[worst]:.4g} at {place}, where finite differences have "
                     f"{expected[worst]:.4g}; is every function in it [Differentiable], and no bare scalar left of a vector?"
                 )
 

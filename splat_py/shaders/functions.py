@@ -52,19 +52,10 @@ def bind(slang_type: Any, value: Value, what: str, leaf: Callable[[NDArray], Any
         given = f"a dict of {', '.join(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
         raise SplatError(f"{what} is {given}; give a dict of {', '.join(sorted(fields))}")
 
-    def zeros(field_type: Any) -> Value:
-        return {} if isinstance(field_type, StructType) else np.zeros(tuple(field_type.shape))
-
-    return {
-        name: bind(
-            field.type,
-            value[name] if name in value else zeros(field.type),
-            f"{name} of {what}",
-            leaf,
-            partial=partial,
-        )
-        for name, field in fields.items()
-    }
+    filled: dict[str, Value] = dict(value)
+    for name, field in fields.items():
+        filled.setdefault(name, {} if isinstance(field.type, StructType) else np.zeros(tuple(field.type.shape)))
+    return {name: bind(f.type, filled[name], f"{name} of {what}", leaf, partial=partial) for name, f in fields.items()}
 
 
 def _is_slangpys(value: Value) -> bool:

@@ -45,13 +45,6 @@ class Removal:
     after: int
 
 
-def refine(parameters: Parameters, config: TrainConfig, step: int, scene_scale: float) -> Parameters:
-    """Return the Gaussians after a step for which `config.densifies_at` is true; SplatError if none is left."""
-    if config.strategy == "mcmc":
-        return relocate_and_grow(parameters, config, step)
-    return densify(parameters, config, step, scene_scale)
-
-
 def densify(parameters: Parameters, config: TrainConfig, step: int, scene_scale: float) -> Parameters:
     """Clone small Gaussians with large screen-space gradients, split large ones, remove faint ones and, once opacities have
     been reset, huge ones. If more would grow than `config.max_gaussians` allows, those with the largest gradients do. New

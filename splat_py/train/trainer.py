@@ -365,7 +365,10 @@ class Trainer(StepsInFlight):
         self._batch = None
         if self.config.densifies_at(step):
             limited = replace(self.config, max_gaussians=self.config.growth_limit(step, before, self._budget))
-            self.parameters = density.refine(self.parameters, limited, step, self.dataset.scene_scale)
+            if limited.strategy == "mcmc":
+                self.parameters = density.relocate_and_grow(self.parameters, limited, step)
+            else:
+                self.parameters = density.densify(self.parameters, limited, step, self.dataset.scene_scale)
             # Releases the previous Gaussians, so that at most two copies exist at once.
             self._gradients.reserve(self.parameters)
             self.parameters = density.in_spatial_order(self.parameters, self.dataset.bounds)
