@@ -229,18 +229,16 @@ class Trainer(StepsInFlight):
         return views[self.ranks.own(len(views))]
 
     def _submit(self, step: int) -> int:
-        if self.ranks.alone:
-            recorder = self.device.record()
-            self._record_update(recorder, step, self._record_photographs(recorder, step))
-            return recorder.submit(wait=False)
         while True:
             recorder = self.device.record()
             captures = self._record_photographs(recorder, step)
-            recorder.submit()
-            if self._fitted(step):
+            if self.ranks.alone:
                 break
-        self._exchange(step, captures)
-        recorder = self.device.record()
+            recorder.submit()
+            if self._fitted():
+                self._exchange(step, captures)
+                recorder = self.device.record()
+                break
         self._record_update(recorder, step, captures)
         return recorder.submit(wait=False)
 
@@ -316,13 +314,12 @@ class Trainer(StepsInFlight):
 
     # Several processes
 
-    def _fitted(self, step: int) -> bool:
+    def _fitted(self) -> bool:
         """True if the lists of all processes were long enough; otherwise enlarge them, and all processes repeat the step."""
-        status = self._status
-        overflow = Overflow(*map(int, status.numpy()))
+        overflow = Overflow(*map(int, self._status.numpy()))
         missing, self._stopped_by = self.ranks.largest([overflow.isect_count, self._interrupts.number or 0])
         if overflow.isect_count:
-            status.write(np.zeros(3, np.uint32))
+            self._status.write(np.zeros(3, np.uint32))
             self._gradients.reserve_lists(overflow)
         return missing == 0
 
