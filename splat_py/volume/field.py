@@ -3,7 +3,7 @@
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -210,17 +210,8 @@ def check_finite_tensors(tensors: dict[str, Tensor]) -> None:
 
 class _Render(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        size: tuple[int, ...],
-        march: March,
-        device: Device,
-        field: Callable[..., DeviceField],
-        rays_o: Tensor,
-        rays_d: Tensor,
-        background: Tensor,
-        *parameters: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        size, march, device, field, rays_o, rays_d, background, *parameters = arguments
         array = device.memory.array
         volume = field(device, *(stored(device, part.detach()) for part in parameters))
         rays = Rays(array(rays_o.detach()), array(rays_d.detach()), *size)
