@@ -147,7 +147,6 @@ TORCH_DEVICE = "mps"
 _TORCH = (2, 7)
 # From this version on, torch compiles Metal 3.1.
 _MACOS = 14
-_PATIENCE = 20.0
 
 
 def why_no_torch_metal() -> str:
@@ -182,6 +181,6 @@ def why_no_metal_compiler() -> str:
 
 def _answers(*command: str) -> bool:
     try:
-        return subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=False).returncode == 0
+        return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False

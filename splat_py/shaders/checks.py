@@ -197,9 +197,8 @@ def _check_camera(module: Module, linked: str | UserType, ranges: Mapping[str, R
 
     _compare("project", lambda inputs: np.asarray(project(*arguments(inputs))), v_project, inputs)
     # The forward derivative gives the Jacobian's columns, the reverse one its rows.
-    columns, rows = jacobian(inputs), []
-    for v in np.eye(2, dtype=np.float32):
-        rows.append(v_project(np.broadcast_to(v, (len(columns), 2)), inputs)["point"])
+    columns, units = jacobian(inputs), np.eye(2, dtype=np.float32)
+    rows = [v_project(np.broadcast_to(v, (len(columns), 2)), inputs)["point"] for v in units]
     off = np.abs(columns - np.stack(rows, 1)).max((1, 2)) > 1e-3 * np.abs(columns).max((1, 2)) + 1e-3
     if off.mean() > _KINKS:
         raise SplatError("the forward derivative of project is not the transpose of the reverse one; is one of them your own?")
