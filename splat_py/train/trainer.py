@@ -101,12 +101,11 @@ class Trainer(StepsInFlight):
         self.memory = plan_memory(self.dataset, self.config, self.device, max_memory, count, self.ranks.local_size)
         # Prunings by contribution.
         self.removals: list[density.Removal] = []
-        memory = self.device.memory
         super().__init__(self.device, resume.step if resume else 0)
         # Loss sums of each photograph of the steps in flight, and loss values over all processes.
         each = self.config.photographs // self.ranks.size
         ahead = self.device.tuning.steps_ahead + 1
-        self._sums = [[memory.empty(SUMS) for _ in range(each)] for _ in range(ahead)]
+        self._sums = [[self.device.memory.empty(SUMS) for _ in range(each)] for _ in range(ahead)]
         self._values: dict[int, LossValues] = {}
         self._interrupts = Interrupts()
         self._stopped_by = 0
@@ -116,8 +115,7 @@ class Trainer(StepsInFlight):
         self._views: TrainingViews | None = None
         self._finished: deque[StepReport] = deque()
         state = resume.state if resume else None
-        filtering = self.config.filter_3d
-        self._filter = Filter3D(self.device, self._training_cameras, dataset.near, state) if filtering else None
+        self._filter = Filter3D(self.device, self._training_cameras, dataset.near, state) if self.config.filter_3d else None
         self._capture = CaptureModel(self.device, self.config, self.dataset, state)
         if resume:
             self.parameters = Parameters(self.device, resume.parameters())
