@@ -84,8 +84,7 @@ def fully_fused_projection(
         camera_model=CAMERA_MODELS[camera_model],
         **Options.same_named(locals()),
     )
-    gaussians = means, quats, scales, effective
-    splats = project(*gaussians, viewmats, Ks, width, height, options, covars=covars, device=device)
+    splats = project(means, quats, scales, effective, viewmats, Ks, width, height, options, covars=covars, device=device)
     compensations = None
     if calc_compensations and opacities is not None:
         gaussian_ids = splats.gaussian_ids
@@ -97,8 +96,7 @@ def fully_fused_projection(
         a, b, c = splats.conics.unbind(-1)
         ratio = 1 - eps2d * (a + c) + eps2d**2 * (a * c - b * b)
         compensations = ratio.clamp(min=_MIN_COMPENSATION**2).sqrt() * (splats.radii > 0).all(-1)
-    results = splats.radii, splats.means2d, splats.depths, splats.conics, compensations
-    return *_ids_of(splats, count, cameras), *results
+    return *_ids_of(splats, count, cameras), splats.radii, splats.means2d, splats.depths, splats.conics, compensations
 
 
 @graph_break

@@ -207,8 +207,8 @@ def project_backward(
     device = device_for(means, device)
     placed = Placed(means, quats, scales, opacities, viewmats, Ks, **others)
     work = replace(_projection(placed, None, (width, height), options, device), splats=splats.arrays(device))
-    lead = viewmats.shape[:-2]
-    return _gradients(work, device, (v_means2d, v_depths, v_conics, v_opacities, None), lead, of_cameras=True)
+    of_splats = v_means2d, v_depths, v_conics, v_opacities, None
+    return _gradients(work, device, of_splats, viewmats.shape[:-2], of_cameras=True)
 
 
 def _projection(placed: Placed, extras: Tensor | None, size: tuple[int, int], options: Options, device: Device) -> Projection:

@@ -285,8 +285,7 @@ class _Rasterize(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, v_images: Tensor, v_alphas: Tensor, _: None) -> tuple[Tensor | None, ...]:
         work = load_state(ctx)
-        of_backgrounds = ctx.needs_input_grad[4]
-        v = _gradients(work, v_images, v_alphas, ctx.saved_tensors[3].shape, of_backgrounds)
+        v = _gradients(work, v_images, v_alphas, ctx.saved_tensors[3].shape, of_backgrounds=ctx.needs_input_grad[4])
         if work.options.absgrad:
             ctx.means2d.absgrad = v.absgrad
         v_backgrounds = None if v.backgrounds is None else v.backgrounds.reshape(ctx.saved_tensors[5].shape)

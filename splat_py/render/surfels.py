@@ -155,8 +155,7 @@ class Surface:
         rows = camera[:, None] * grid.rows + y // grid.tile_size
         tile = rows[..., None] * grid.columns + x // grid.tile_size
         places = (tiles.offsets[tile].long() + past - 1).clamp(min=0)
-        ids = tiles.ids[places].long()
-        return torch.where(past > 0, values.flatten()[ids], 0.0)[..., None]
+        return torch.where(past > 0, values.flatten()[tiles.ids[places].long()], 0.0)[..., None]
 
 
 def rasterize_surface(

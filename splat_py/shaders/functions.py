@@ -279,8 +279,7 @@ class ShaderModule:
                     {result} result_ = {name}({names});
                     return {" + ".join(products(function.return_type))};
                 }}"""
-            module = self._compile(f"_{name}", source)
-            self._inner_products[name] = module.require_function("innerProduct")
+            self._inner_products[name] = self._compile(f"_{name}", source).require_function("innerProduct")
         return self._inner_products[name]
 
     def _compile(self, suffix: str, source: str) -> spy.Module:

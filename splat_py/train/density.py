@@ -114,8 +114,7 @@ def relocate_and_grow(parameters: Parameters, config: TrainConfig, step: int) ->
     alive, origins, copies = _record_draw(recorder, parameters, config, step, count)
     # Each row becomes a copy of its origin. No origin is itself a copy; origins with copies lose their moments.
     for name in groups_of(parameters.arrays):
-        target = AdamArrays.of(parameters.arrays, name)
-        _dispatch_rows(recorder, "relocateRows", origins, target, copies=copies)
+        _dispatch_rows(recorder, "relocateRows", origins, AdamArrays.of(parameters.arrays, name), copies=copies)
     after = parameters
     if rows > count:
         _, origins, _ = _record_draw(recorder, parameters, config, step, rows)
