@@ -3,10 +3,9 @@
 Initial Gaussians lie at the dataset's points, or at random in the box that its cameras see.
 """
 
-import dataclasses
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout, save_tensors
 from splat_py.fit.run_folder import reading, require_layout, whole_number
 from splat_py.fit.steps import with_moments
+from splat_py.gpu.kernels import UserType
 from splat_py.render.shade import color_model, initial_network, network_weights
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import SH_C0, Gaussians
@@ -23,9 +23,6 @@ from splat_py.shaders.declarations import takes_of
 from splat_py.train.capture_model import capture_shapes, is_of_capture
 from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import EXTRAS, FEATURES, FILTER, MEAN, WEIGHTS, Parameters, State, averaged_groups, gaussians_of
-
-if TYPE_CHECKING:
-    from splat_py.gpu.kernels import UserType
 
 # The most intersections that an index can number.
 _MOST_ISECTS = (1 << 31) - 1
@@ -61,7 +58,7 @@ def initial_count(config: TrainConfig, dataset: Dataset) -> int:
     return config.init_num_pts if config.init == "random" or dataset.points is None else len(dataset.points[0])
 
 
-def with_sizes(config: TrainConfig, color: "str | UserType") -> TrainConfig:
+def with_sizes(config: TrainConfig, color: str | UserType) -> TrainConfig:
     """Return `config` with its `color_features` and `color_weights` filled in; SplatError if neither the user's type nor
     `config` gives their numbers, or they do not fit."""
     if color == "SphericalHarmonics":
@@ -105,7 +102,7 @@ def _with_features(gaussians: Gaussians, config: TrainConfig) -> Gaussians:
     return replace(gaussians, sh=sh, features=torch.from_numpy(features), weights=torch.from_numpy(weights))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Checkpoint:
     """Everything that a run needs to continue as if it had not stopped. Random numbers depend on (seed, step) alone."""
 
@@ -126,7 +123,7 @@ class Checkpoint:
         return {name: values for name, values in self.state.items() if name not in beside}
 
     def save(self, path: Path) -> None:
-        header = {"step": self.step, "config": dataclasses.asdict(self.config), "capacity": self.capacity}
+        header = {"step": self.step, "config": asdict(self.config), "capacity": self.capacity}
         save_tensors(path, "splat_py", header, self.state)
 
     @classmethod
