@@ -11,9 +11,10 @@ from torch import Tensor
 from splat_py.base.errors import SplatError
 from splat_py.gpu.tensors import check_shape
 from splat_py.gsplat.checks import check_tiles, leading
+from splat_py.gsplat.version import max_alpha
 
 _DEPTH_BITS = 32
-_ALPHA_MIN, _ALPHA_MAX = 1 / 255, 0.999
+_ALPHA_MIN = 1 / 255
 # A pixel stops before a splat that would lower its transmittance to this or less.
 _MIN_T = 1e-4
 # The most splats of a list, and the most (tile, pixel, splat) triples, evaluated at once.
@@ -35,8 +36,10 @@ def isect_tiles(
     n_images: int | None = None,
     image_ids: Tensor | None = None,
     gaussian_ids: Tensor | None = None,
+    conics: Tensor | None = None,
+    opacities: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Find intersections of splats' bounding boxes with tiles. Not differentiable. SplatError if an argument has the wrong
+    """Find intersections of splats with tiles. Not differentiable. SplatError if an argument has the wrong
     shape, or images and tiles do not fit into the keys.
 
     Args:
@@ -50,6 +53,8 @@ def isect_tiles(
         n_images: I; needed only if packed.
         image_ids: [nnz] image of each splat.
         segmented, gaussian_ids: ignored.
+        conics, opacities: [..., N, 3] and [..., N], or [nnz, 3] and [nnz]. With both, a splat meets only tiles in which its α
+            reaches 1/255 (as Hanson et al. 2024); otherwise all that its bounding box meets.
 
     Returns:
         Number of tiles of each splat, int32 [..., N] or [nnz]; the key of each intersection, int64 [isects]: image, tile, and
@@ -85,6 +90,14 @@ def isect_tiles(
     number = torch.arange(len(splats), device=splats.device) - (tiles.cumsum(0) - tiles)[splats]
     row = low[splats, 1] + number // columns[splats]
     column = low[splats, 0] + number % columns[splats]
+    if conics is not None and opacities is not None:
+        check_shape("conics", conics, (*images, count, 3))
+        check_shape("opacities", opacities, (*images, count))
+        corner = torch.stack((column, row), -1) * tile_size - means2d.reshape(-1, 2)[splats]
+        nearest = _least_sigma(corner, tile_size, conics.reshape(-1, 3)[splats])
+        meets = opacities.reshape(-1)[splats] * torch.exp(-nearest) >= _ALPHA_MIN
+        splats, row, column = splats[meets], row[meets], column[meets]
+        tiles = torch.bincount(splats, minlength=len(tiles))
     tile = (owners[splats] << tile_bits) + row * tile_width + column
     depth = depths.reshape(-1).float().contiguous().view(torch.int32).long() & 0xFFFFFFFF
     keys = (tile << _DEPTH_BITS) | depth[splats]
@@ -92,6 +105,20 @@ def isect_tiles(
         keys, order = keys.sort(stable=True)
         splats = splats[order]
     return tiles.reshape(depths.shape).int(), keys, splats.int()
+
+
+def _least_sigma(corner: Tensor, side: int, conics: Tensor) -> Tensor:
+    """The least σ [isects] in squares of this side with their first corners [isects, 2] relative to splats' means: 0 around a
+    mean, otherwise on one of the four sides."""
+    low, high = corner, corner + side
+    a, b, c = conics.unbind(-1)
+    found = []
+    for axis, along, across in ((0, a, c), (1, c, a)):
+        for fixed in (low[:, axis], high[:, axis]):
+            other = (-b * fixed / across).maximum(low[:, 1 - axis]).minimum(high[:, 1 - axis])
+            found.append(0.5 * (along * fixed**2 + across * other**2) + b * fixed * other)
+    inside = (low <= 0).all(-1) & (high >= 0).all(-1)
+    return torch.where(inside, 0, torch.stack(found).amin(0))
 
 
 @torch.no_grad()
@@ -224,7 +251,7 @@ def _alphas(centers: Tensor, means2d: Tensor, conics: Tensor, opacities: Tensor,
     dx, dy = (centers - means2d.reshape(-1, 2)[splats]).unbind(-1)
     a, b, c = conics.reshape(-1, 3)[splats].unbind(-1)
     sigma = 0.5 * (a * dx * dx + c * dy * dy) + b * dx * dy
-    alphas = (opacities.reshape(-1)[splats] * torch.exp(-sigma)).clamp(max=_ALPHA_MAX)
+    alphas = (opacities.reshape(-1)[splats] * torch.exp(-sigma)).clamp(max=max_alpha())
     return torch.where((sigma >= 0) & (alphas >= _ALPHA_MIN), alphas, 0)
 
 

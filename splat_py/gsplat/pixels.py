@@ -14,7 +14,8 @@ from splat_py.gpu.autograd import graph_break
 from splat_py.gpu.device import Device
 from splat_py.gpu.tensors import check_shape, check_tensors
 from splat_py.gsplat.checks import check_tiles, device_to_differentiate, leading
-from splat_py.render.options import Options
+from splat_py.gsplat.version import max_alpha
+from splat_py.render.options import STOPS, Options
 from splat_py.render.rasterize import rasterize_to_pixels as rasterize
 from splat_py.render.splats import ProjectedSplats
 from splat_py.render.surfels import rasterize_surface, with_densify
@@ -172,7 +173,7 @@ def _prepare(
         offsets = torch.nn.functional.pad(torch.where(shown, counts, 0).cumsum(0), (1, 0))
 
     device = device_to_differentiate(means2d)
-    options = Options.on(device, tile_size, accumulate, absgrad=absgrad, **kind)
+    options = Options.on(device, tile_size, accumulate, absgrad=absgrad, stop=STOPS[max_alpha()], **kind)
 
     def array(values: Tensor) -> Array:
         return device.memory.array(values.to(torch.int32).contiguous().view(torch.uint32))

@@ -25,9 +25,6 @@ NAMES = (
     "rasterize_to_pixels_sparse",
     "rasterize_top_contributing_gaussian_ids",
     "rasterize_top_contributing_gaussian_ids_sparse",
-    # harmonics in two parts
-    "spherical_harmonics_l0",
-    "spherical_harmonics_l1_plus",
     # f-theta cameras, lidars and windshields
     "FThetaCameraDistortionParameters",
     "FThetaPolynomialType",
@@ -64,8 +61,6 @@ _IN_PLACE = {
     "rasterization_inria_wrapper": "rasterization",
     "rasterize_to_pixels_eval3d": "rasterization(..., with_eval3d=True)",
     "rasterize_to_pixels_eval3d_extra": "rasterization(..., with_eval3d=True)",
-    "spherical_harmonics_l0": "spherical_harmonics",
-    "spherical_harmonics_l1_plus": "spherical_harmonics",
     **dict.fromkeys(EXPERIMENTAL, "rasterization under torch.inference_mode()"),
 }
 

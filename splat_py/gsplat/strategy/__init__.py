@@ -24,6 +24,7 @@ from splat_py.gsplat.strategy.ops import (
     sample_add,
     split,
 )
+from splat_py.gsplat.version import by_position
 
 # The most Gaussians that may replace one, which is the size of the table of binomials.
 _MAX_RATIO = 51
@@ -255,7 +256,7 @@ class MCMCStrategy(_GaussianStrategy):
     refine_every: int = 100
     min_opacity: float = 0.005
     verbose: bool = False
-    # Keyword only: gsplat 1.6 has the first of these in the middle, while positions here are those of 1.5.
+    # Keyword only in gsplat 1.5.3, which lacks them.
     _: KW_ONLY
     noise_injection_stop_iter: int = -1
     noise_opacity_t: float = DEFAULT_MCMC_OPACITY_T
@@ -309,3 +310,8 @@ class MCMCStrategy(_GaussianStrategy):
         if count:
             sample_add(params, optimizers, {}, count, binoms, self.min_opacity, scene)
         return count
+
+
+MCMCStrategy.__init__ = by_position(  # type: ignore[method-assign]
+    "1.6.0", 5, "noise_injection_stop_iter refine_every min_opacity verbose noise_opacity_t noise_opacity_k"
+)(MCMCStrategy.__init__)
