@@ -46,7 +46,7 @@ def rasterize_to_pixels(
     """Blend the splats in tile lists into images [..., H, W, D] and alphas [..., H, W, 1]; `...` are images.
 
     Differentiable in means2d, conics, colors, opacities and backgrounds. SplatError if an argument has the wrong shape, dtype,
-    device or value; NotImplementedError for absgrad with more than 32 channels. Arguments not listed here are those of
+    device or value; NotImplementedError for absgrad with more than 128 channels. Arguments not listed here are those of
     `splat_py.rasterization`; `absgrad` sets `means2d.absgrad`.
 
     Args:
@@ -104,7 +104,7 @@ def rasterize_to_pixels_2dgs(
         distloss: also render the distortion of the last channel.
 
     Differentiable in means2d, ray_transforms, colors, opacities, normals and backgrounds. SplatError if an argument has the
-    wrong shape, dtype, device or value; NotImplementedError for absgrad with more channels than one pass supports.
+    wrong shape, dtype, device or value; NotImplementedError for absgrad with more than 128 channels.
 
     Returns:
         Colours [..., H, W, D], alphas [..., H, W, 1], normals [..., H, W, 3] in camera space, distortion [..., H, W, 1] (zero

@@ -21,6 +21,8 @@ from splat_py.render.tiles import BinnedTiles, TileLists
 
 # Channels blended in one pass; more take several passes over the same tile lists.
 MAX_CHANNELS = 32
+# With absgrad one pass blends all: the absolute value of a gradient is not the sum of each pass's absolute values.
+MAX_ABSGRAD_CHANNELS = 128
 
 
 @dataclass(frozen=True)
@@ -233,18 +235,18 @@ def rasterize(
         median: also find each pixel's median, the last splat reached with T > 0.5.
 
     Raises:
-        NotImplementedError: absgrad with more channels than one pass blends.
+        NotImplementedError: absgrad with more than 128 channels.
     """
     inputs = {"means2d": splats.means2d, "conics": splats.conics, "opacities": splats.opacities}
     check_tensors(inputs | {"colors": colors, "backgrounds": backgrounds})
     device, channels, images = device_for(colors, device), colors.shape[-1], []
     if options.absgrad:
-        if channels > MAX_CHANNELS:
-            # The absolute value of a gradient is not the sum of each pass's absolute values.
-            raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS} channels; leave absgrad out")
+        if channels > MAX_ABSGRAD_CHANNELS:
+            raise NotImplementedError(f"absgrad is not supported for {channels} channels; give at most {MAX_ABSGRAD_CHANNELS}")
         splats.means2d.absgrad = torch.zeros_like(splats.means2d)  # type: ignore[attr-defined]
+    most = MAX_ABSGRAD_CHANNELS if options.absgrad else MAX_CHANNELS
     # Depth and distortion must both be in the last pass.
-    length = MAX_CHANNELS - 1 if distortion and channels % MAX_CHANNELS == 1 else MAX_CHANNELS
+    length = most - 1 if distortion and channels % most == 1 else most
     for first in range(0, max(channels, 1), length):
         part = slice(first, first + length)
         is_last = first + length >= channels

@@ -86,7 +86,7 @@ def test_whole_numbers_of_any_kind_are_sizes_and_settings_have_their_type() -> N
     refused("means is on the meta device", rasterization, **given | {"means": given["means"].to("meta")})
     with pytest.raises(TypeError, match="renderer_config is a str"):
         rasterization(**given, renderer_config="mixed")
-    with pytest.raises(NotImplementedError, match="render_mode='Ed'.*use 'ED'"):
+    with pytest.raises(NotImplementedError, match=r"render_mode='Ed'.*use 'ED'"):
         rendering.rasterization_2dgs(**given, render_mode="Ed")
 
 
