@@ -15,7 +15,10 @@ from splat_py.gsplat.version import __version__
 
 _HARMONICS = ("spherical_harmonics", "spherical_harmonics_l0", "spherical_harmonics_l1_plus")
 _STAGES = {
-    "intersection": ("accumulate", "isect_offset_encode", "isect_tiles", "rasterize_to_indices_in_range"),
+    "intersection": (
+        *("accumulate", "accumulate_2dgs", "isect_offset_encode", "isect_tiles"),
+        *("rasterize_to_indices_in_range", "rasterize_to_indices_in_range_2dgs"),
+    ),
     "pixels": ("rasterize_to_pixels", "rasterize_to_pixels_2dgs"),
     "projection": ("fully_fused_projection", "fully_fused_projection_2dgs", *_HARMONICS),
     "torch_impl": ("proj", "quat_scale_to_covar_preci", "world_to_cam"),
@@ -58,7 +61,6 @@ _PATHS: dict[str, dict[str, tuple[str, ...]]] = {
     "cuda": {},
     "cuda._constants": {"rendering": ("ALPHA_THRESHOLD", "MIN_COMPENSATION")},
     "cuda._torch_impl": {
-        "intersection": ("accumulate",),
         "torch_impl": (
             "_eval_sh_bases_fast",
             "_fisheye_proj",
@@ -73,7 +75,11 @@ _PATHS: dict[str, dict[str, tuple[str, ...]]] = {
             "_rasterize_to_pixels",
             "_spherical_harmonics",
             "_world_to_cam",
+            "accumulate",
         ),
+    },
+    "cuda._torch_impl_2dgs": {
+        "torch_impl": ("_fully_fused_projection_2dgs", "_rasterize_to_pixels_2dgs", "accumulate_2dgs"),
     },
     "cuda._wrapper": {
         **_STAGES,

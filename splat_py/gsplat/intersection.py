@@ -160,11 +160,49 @@ def rasterize_to_indices_in_range(
         Indices of the splat (below N), of the pixel (row by row) and of the image, int64 [M] each, sorted by image and pixel,
         then front to back.
     """
-    *images, count = leading("means2d", means2d, 2)
-    check_shape("conics", conics, (*images, count, 3))
+    check_shape("conics", conics, (*leading("means2d", means2d, 2), 3))
+    lists = tile_size, isect_offsets, flatten_ids
+    return _indices(range_start, range_end, transmittances, means2d, conics, opacities, (image_width, image_height), *lists)
+
+
+@torch.no_grad()
+def rasterize_to_indices_in_range_2dgs(
+    range_start: int,
+    range_end: int,
+    transmittances: Tensor,
+    means2d: Tensor,
+    ray_transforms: Tensor,
+    opacities: Tensor,
+    image_width: int,
+    image_height: int,
+    tile_size: int,
+    isect_offsets: Tensor,
+    flatten_ids: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Find the surfels that pixels blend, as `rasterize_to_indices_in_range` finds splats, by their ray_transforms
+    [..., N, 3, 3]."""
+    check_shape("ray_transforms", ray_transforms, (*leading("means2d", means2d, 2), 3, 3))
+    lists, shapes = (tile_size, isect_offsets, flatten_ids), ray_transforms.flatten(-2)
+    return _indices(range_start, range_end, transmittances, means2d, shapes, opacities, (image_width, image_height), *lists)
+
+
+def _indices(
+    range_start: int,
+    range_end: int,
+    transmittances: Tensor,
+    means2d: Tensor,
+    shapes: Tensor,
+    opacities: Tensor,
+    size: tuple[int, int],
+    tile_size: int,
+    isect_offsets: Tensor,
+    flatten_ids: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    *images, count = means2d.shape[:-1]
+    image_width, image_height = size
     check_shape("opacities", opacities, (*images, count))
     check_shape("transmittances", transmittances, (*images, image_height, image_width))
-    check_tiles(isect_offsets, tuple(images), (image_width, image_height), tile_size)
+    check_tiles(isect_offsets, tuple(images), size, tile_size)
     rows, columns = isect_offsets.shape[-2:]
     area, batch = image_height * image_width, tile_size**2
     starts = isect_offsets.reshape(-1).long()
@@ -187,7 +225,7 @@ def rasterize_to_indices_in_range(
             exists = positions < lasts[tiles, None]
             splats = ids[torch.where(exists, positions, 0)]
             centers = torch.stack((x, y), -1)[:, :, None] + 0.5
-            alphas = _alphas(centers, means2d, conics, opacities, splats[:, None]) * exists[:, None]  # [T, P, K]
+            alphas = _alphas(centers, means2d, shapes, opacities, splats[:, None]) * exists[:, None]  # [T, P, K]
             states = torch.cat((T[..., None], T[..., None] * (1 - alphas).cumprod(-1)), -1)
             # α is not negative, so after the first splat that would leave too little, all others would, too.
             blended = (states[..., 1:] > _MIN_T) & ~done[..., None]
@@ -224,8 +262,44 @@ def accumulate(
     Returns:
         Colours [..., H, W, D] and alphas [..., H, W, 1]. Differentiable in the first four arguments.
     """
-    *images, count = leading("means2d", means2d, 2)
-    check_shape("conics", conics, (*images, count, 3))
+    check_shape("conics", conics, (*leading("means2d", means2d, 2), 3))
+    return _blend(means2d, conics, opacities, colors, gaussian_ids, pixel_ids, image_ids, image_width, image_height)
+
+
+def accumulate_2dgs(
+    means2d: Tensor,
+    ray_transforms: Tensor,
+    opacities: Tensor,
+    colors: Tensor,
+    normals: Tensor,
+    gaussian_ids: Tensor,
+    pixel_ids: Tensor,
+    image_ids: Tensor,
+    image_width: int,
+    image_height: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Blend surfels by lists of M indices, as `accumulate` blends splats, by their ray_transforms [..., N, 3, 3] and normals
+    [..., N, 3]; also return normals [..., H, W, 3]."""
+    splats = leading("means2d", means2d, 2)
+    check_shape("ray_transforms", ray_transforms, (*splats, 3, 3))
+    check_shape("normals", normals, (*splats, 3))
+    features, ids = torch.cat((colors, normals), -1), (gaussian_ids, pixel_ids, image_ids)
+    image, alphas = _blend(means2d, ray_transforms.flatten(-2), opacities, features, *ids, image_width, image_height)
+    return image[..., :-3], alphas, image[..., -3:]
+
+
+def _blend(
+    means2d: Tensor,
+    shapes: Tensor,
+    opacities: Tensor,
+    colors: Tensor,
+    gaussian_ids: Tensor,
+    pixel_ids: Tensor,
+    image_ids: Tensor,
+    image_width: int,
+    image_height: int,
+) -> tuple[Tensor, Tensor]:
+    *images, count = means2d.shape[:-1]
     check_shape("opacities", opacities, (*images, count))
     check_shape("colors", colors, (*images, count, "D"))
     for name, ids in (("gaussian_ids", gaussian_ids), ("pixel_ids", pixel_ids), ("image_ids", image_ids)):
@@ -235,7 +309,7 @@ def accumulate(
     if (pixels.diff() < 0).any():
         raise SplatError("image_ids and pixel_ids are not in order; sort the lists by image, pixel and depth")
     centers = torch.stack((pixel_ids % image_width, pixel_ids // image_width), -1) + 0.5
-    alphas = _alphas(centers, means2d, conics, opacities, splats)
+    alphas = _alphas(centers, means2d, shapes, opacities, splats)
     weights = alphas * _transmittances(alphas, pixels)
 
     shape = (*images, image_height, image_width)
@@ -246,11 +320,19 @@ def accumulate(
     return image.reshape(*shape, -1), covered.reshape(*shape, 1)
 
 
-def _alphas(centers: Tensor, means2d: Tensor, conics: Tensor, opacities: Tensor, splats: Tensor) -> Tensor:
-    """α [...] at pixel centres [..., 2] of splats [...], indexed across all images; 0 for skipped splats."""
+def _alphas(centers: Tensor, means2d: Tensor, shapes: Tensor, opacities: Tensor, splats: Tensor) -> Tensor:
+    """α [...] at pixel centres [..., 2] of splats [...], indexed across all images; 0 for skipped splats. Shapes are conics
+    [..., 3] or the rows of ray transforms [..., 9]."""
     dx, dy = (centers - means2d.reshape(-1, 2)[splats]).unbind(-1)
-    a, b, c = conics.reshape(-1, 3)[splats].unbind(-1)
-    sigma = 0.5 * (a * dx * dx + c * dy * dy) + b * dx * dy
+    shape = shapes.reshape(-1, shapes.shape[-1])[splats]
+    if shapes.shape[-1] == 3:
+        a, b, c = shape.unbind(-1)
+        sigma = 0.5 * (a * dx * dx + c * dy * dy) + b * dx * dy
+    else:
+        # The ray meets the surfel's plane where two planes through the pixel do (slang/splat/surfel.slang).
+        u, v, w = shape.unflatten(-1, (3, 3)).unbind(-2)
+        x, y, z = torch.linalg.cross(centers[..., :1] * w - u, centers[..., 1:] * w - v).unbind(-1)
+        sigma = 0.5 * torch.minimum((x / z) ** 2 + (y / z) ** 2, 2 * (dx * dx + dy * dy))
     alphas = (opacities.reshape(-1)[splats] * torch.exp(-sigma)).clamp(max=max_alpha())
     return torch.where((sigma >= 0) & (alphas >= _ALPHA_MIN), alphas, 0)
 

@@ -114,7 +114,7 @@ def rasterize_to_pixels_2dgs(
     rows: Rows = {"ray_transforms": (ray_transforms, (3, 3)), "colors": (colors, ("D",)), "opacities": (opacities, ())}
     rows |= {"normals": (normals, (3,)), "densify": (densify, (2,))}
     lists = isect_offsets, flatten_ids, masks, packed
-    prepared = _prepare(means2d, rows, backgrounds, size, tile_size, *lists, absgrad, accumulate, primitive="Surfel")
+    prepared = _prepare(means2d, rows, backgrounds, size, tile_size, *lists, absgrad, accumulate, primitive="GsplatSurfel")
     images, device, options, tiles = prepared
     if distloss and backgrounds is not None and (backgrounds[..., -1] != 0).any():
         raise SplatError("backgrounds is not 0 in its last channel, the depth, as distloss=True needs; set it to 0")

@@ -134,7 +134,7 @@ def fully_fused_projection_2dgs(
     check_shape("quats", quats, (*batch, count, 4))
     check_shape("scales", scales, (*batch, count, 3))
     device = device_to_differentiate(means)
-    options = Options.on(device, primitive="Surfel", **Options.same_named(locals()))
+    options = Options.on(device, primitive="GsplatSurfel", **Options.same_named(locals()))
     opaque = means.new_ones(*batch, count)
     splats = project(means, quats, scales, opaque, viewmats, Ks, width, height, options, device=device)
     results = splats.radii, splats.means2d, splats.depths, splats.conics.unflatten(-1, (3, 3)), splats.normals

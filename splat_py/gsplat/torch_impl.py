@@ -29,7 +29,7 @@ def own_package(module: str) -> Any:
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(own_package("cuda._torch_impl"), name)
+    return getattr(own_package("cuda._torch_impl_2dgs" if name.endswith("_2dgs") else "cuda._torch_impl"), name)
 
 
 def quat_scale_to_covar_preci(

@@ -3,9 +3,6 @@
 from typing import Any, NoReturn
 
 NAMES = (
-    # 2D Gaussians
-    "accumulate_2dgs",
-    "rasterize_to_indices_in_range_2dgs",
     # the unscented transform alone, and splats evaluated in world space
     "fully_fused_projection_with_ut",
     "rasterize_to_pixels_eval3d",

@@ -403,7 +403,7 @@ def _record_packed(recorder: Recorder) -> None:
 def _record_along_rays(recorder: Recorder) -> None:
     """Surfels, and Gaussians evaluated in space."""
     of_cameras = ((False, True), (True, True), (True, False))
-    for primitive, ids, (camera_gradient, native) in product(("Surfel", "RayGaussian"), (DENSE, PACKED), of_cameras):
+    for primitive, ids, (camera_gradient, native) in product(("Surfel", "GsplatSurfel", "RayGaussian"), (DENSE, PACKED), of_cameras):
         options = Options(16, camera_gradient=camera_gradient, native_atomics=native, primitive=primitive)
         _record_projection(recorder, SCENE, CAMERAS, options, ids)
     # Three channels are normals; with distortion, two more are depth and distortion.
