@@ -403,7 +403,7 @@ def _record_packed(recorder: Recorder) -> None:
 def _record_along_rays(recorder: Recorder) -> None:
     """Surfels, and Gaussians evaluated in space."""
     of_cameras = ((False, True), (True, True), (True, False))
-    for primitive, ids, (camera_gradient, native) in product(("Surfel", "GsplatSurfel", "RayGaussian"), (DENSE, PACKED), of_cameras):
+    for primitive, ids, (camera_gradient, native) in product(("Surfel", "RayGaussian"), (DENSE, PACKED), of_cameras):
         options = Options(16, camera_gradient=camera_gradient, native_atomics=native, primitive=primitive)
         _record_projection(recorder, SCENE, CAMERAS, options, ids)
     # Three channels are normals; with distortion, two more are depth and distortion.
@@ -411,8 +411,14 @@ def _record_along_rays(recorder: Recorder) -> None:
         tuning = replace(_GPU_TUNING, segment=8) if segments > 1 else _GPU_TUNING
         options = Options(16, primitive="Surfel")
         _record_rasterization(recorder, tuning, options, channels, segments, ids, distortion=distortion, median=True)
-    for ids in (DENSE, PACKED):
-        _record_rasterization(recorder, _GPU_TUNING, Options(16, primitive="RayGaussian"), 3, ids=ids)
+    gsplats = Options(16, primitive="GsplatSurfel")
+    _record_projection(recorder, SCENE, CAMERAS, gsplats, PACKED)
+    for options, ids in (
+        (gsplats, DENSE),
+        (Options(16, primitive="RayGaussian"), DENSE),
+        (Options(16, primitive="RayGaussian"), PACKED),
+    ):
+        _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=ids)
 
 
 def _record_cameras(recorder: Recorder) -> None:
