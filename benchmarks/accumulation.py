@@ -83,7 +83,7 @@ def times(sigmas: tuple[float, float], count: int, options: Options) -> dict[str
             splats = Splats(*(memory.array(tensor) for tensor in tensors))
             image = Image.empty(device, 1, side, side, 3)
             backgrounds = memory.array(np.zeros((1, 3), np.float32))
-            work = Rasterization.of(device, splats, colors, backgrounds, tiles.arrays, image, render)
+            work = Rasterization(device, splats, colors, backgrounds, tiles.arrays, image, render)
             v_splats = memory.empty((1, count, render.gradient_row_length(3)))
             recorder = device.record()
             work.record(recorder)

@@ -139,7 +139,7 @@ def rasteriser(device: MetalOnCpu, programs: CountingPrograms, scene: Scene) -> 
         device.tuning = replace(_GPU_TUNING, pixels_per_thread=pixels)
         for name, how in ways.items():
             image = Image.empty(device, *shape, 3)
-            work = Rasterization.of(device, splats, colors, backgrounds, tiles[name].arrays, image, how)
+            work = Rasterization(device, splats, colors, backgrounds, tiles[name].arrays, image, how)
             programs.counts.clear()
             recorder = device.record()
             work.record(recorder)

@@ -142,7 +142,7 @@ def splat_slang(
 
 def gradient_length(gaussians: int, coefficients: int) -> int:
     """Length of the packed gradient of N Gaussians with K coefficients: 14 N + 3 N K."""
-    return gaussians * sum(_row_lengths(coefficients))
+    return gaussians * (14 + 3 * coefficients)
 
 
 def unpack_gradient(packed: Tensor, coefficients: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -152,29 +152,24 @@ def unpack_gradient(packed: Tensor, coefficients: int) -> tuple[Tensor, Tensor, 
     Raises:
         SplatError: the vector's length belongs to no number of Gaussians.
     """
-    lengths = _row_lengths(coefficients)
-    count, rest = divmod(packed.numel(), sum(lengths))
+    length = gradient_length(1, coefficients)
+    count, rest = divmod(packed.numel(), length)
     if packed.dim() != 1 or rest:
         raise SplatError(
             f"packed has shape {list(packed.shape)}; with {coefficients} coefficients it must be "
-            f"[N · {sum(lengths)}], as gradient_length says"
+            f"[N · {length}], as gradient_length says"
         )
     return split_gradient(packed, count, coefficients)
 
 
 def split_gradient(packed: Tensor, count: int, coefficients: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Split a packed gradient of a known number of Gaussians, which may be symbolic."""
-    parts = packed.split([count * length for length in _row_lengths(coefficients)])
-    shapes = [tuple(coefficients if side == "K" else side for side in shape) for shape in _SHAPES.values()]
+    shapes = (3,), (3,), (4,), (1,), (3,), (coefficients, 3)
+    parts = packed.split([count * math.prod(shape) for shape in shapes])
     positions, scales, rotations, opacities, colors, sh = (
         part.view(count, *shape) for part, shape in zip(parts, shapes, strict=True)
     )
     return positions, scales, rotations, opacities, colors, sh
-
-
-def _row_lengths(coefficients: int) -> tuple[int, ...]:
-    """Floats per Gaussian in each part of the packed gradient, in order."""
-    return 3, 3, 4, 1, 3, 3 * coefficients
 
 
 # Torch

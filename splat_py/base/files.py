@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import shutil
 import stat
@@ -26,6 +27,8 @@ Layout = dict[str, tuple[str, tuple[int, ...]]]
 
 # splat_py's headers are a few KiB.
 _MOST_HEADER_BYTES = 1 << 20
+# Largest ratio of unpacked to packed bytes of an .npz; even empty space packs less well.
+_MOST_UNPACKED = 1200
 # Characters of a reason.
 _MOST_REASON = 200
 # The beginning of a temporary folder's name, and the folders from which this process has removed abandoned ones.
@@ -179,13 +182,27 @@ def load_tensors(
         return header, {name: np.array(file.get_tensor(name)) for name in slices}
 
 
-def npy_header(archive: zipfile.ZipFile, name: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Read the shape and type of an array in an .npz, without allocating it."""
-    with archive.open(name) as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
-    return shape, dtype
+def load_npz(
+    path: Path, check: Callable[[dict[str, Any], Layout], None] = lambda header, layout: None
+) -> dict[str, NDArray[Any]]:
+    """Read the arrays of an .npz; nothing is allocated before all their headers are checked, also by `check`, which gets no
+    header and the layout. Errors of zipfile, NumPy and the system pass through."""
+    layout: Layout = {}
+    with zipfile.ZipFile(regular(path)) as archive:
+        members = archive.infolist()
+        if sum(member.file_size for member in members) > max(_MOST_UNPACKED * path.stat().st_size, 1 << 20):
+            raise ValueError(f"it would unpack to more than {_MOST_UNPACKED} times its size")
+        for member in members:
+            with archive.open(member) as file:
+                version = np.lib.format.read_magic(file)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shape, _, dtype = read(file)
+            if math.prod(shape) * dtype.itemsize > member.file_size:
+                raise ValueError(f"{member.filename} is shorter than it says, too short for {list(shape)} {dtype}")
+            layout[member.filename.removesuffix(".npy")] = f"{dtype.kind.upper()}{8 * dtype.itemsize}", shape
+    check({}, layout)
+    with np.load(path, allow_pickle=False) as loaded:
+        return {name: loaded[name] for name in layout}
 
 
 def require_writable(path: Path) -> None:

@@ -50,9 +50,7 @@ def why_not_opened(backend: str, adapter: str, error: RuntimeError) -> str:
     what = f"cannot open {adapter} through {backend}"
     if backend == "metal":
         return f"{what}: {reason}; {_METAL_ADVICE}"
-    driver = None
-    if backend != "cuda":
-        driver = next((driver for driver in drivers() if driver.adapter == adapter), None)
+    driver = next((driver for driver in drivers() if driver.adapter == adapter), None) if backend != "cuda" else None
     if driver is None:
         return f"{what}: {reason}; {_NEWER_DRIVER_ADVICE}"
     if NEEDED_EXTENSION not in driver.extensions:
@@ -149,7 +147,6 @@ TORCH_DEVICE = "mps"
 _TORCH = (2, 7)
 # From this version on, torch compiles Metal 3.1.
 _MACOS = 14
-_PATIENCE = 20.0
 
 
 def why_no_torch_metal() -> str:
@@ -184,6 +181,6 @@ def why_no_metal_compiler() -> str:
 
 def _answers(*command: str) -> bool:
     try:
-        return subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=False).returncode == 0
+        return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False

@@ -8,7 +8,7 @@ not read them.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from numbers import Integral, Real
 from typing import Any, Self, TypeAlias
@@ -69,6 +69,7 @@ class Bindings:
     kernel: str  # its name in errors
     known: Globals  # all globals of its modules
     needed: Globals  # the globals that it refers to
+    _checked: set[tuple[str, type]] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, module: str, entry: str, constants: Mapping[str, Any] | None = None) -> Self:
@@ -76,10 +77,6 @@ class Bindings:
         path = f"kernels/{module}"
         types = tuple(sorted(value for value in (constants or {}).values() if isinstance(value, str)))
         return cls(f"{module}.{entry}", declared(path), mentioned(path, entry, types))
-
-    @cached_property
-    def _checked(self) -> set[tuple[str, type]]:
-        return set()
 
     @cached_property
     def _arguments(self) -> dict[str, list[tuple[tuple[str, ...], str, bool]]]:

@@ -178,8 +178,7 @@ class EmissionCache:
         with suppress(OSError, ValueError):
             checksum, _, text = path.read_text(encoding="utf-8").partition("\n")
             if checksum == _checksum(text.encode()):
-                source, threads = json.loads(text)
-                x, y, z = threads
+                source, (x, y, z) = json.loads(text)
                 return EmittedKernel(source, (x, y, z))
         kernel = self._emit(module, entry, constants)
         text = json.dumps(kernel)

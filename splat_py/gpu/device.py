@@ -36,9 +36,6 @@ _TYPES = {
     "vulkan": spy.DeviceType.vulkan,
     "software": spy.DeviceType.vulkan,
 }
-# Slang's warnings about arrays sized by link-time constants, and about variables in derivatives that it generates.
-_MUTED_WARNINGS = ["31000", "41035"]
-
 _SOFTWARE_ADAPTERS = ("llvmpipe", "lavapipe", "swiftshader")
 
 
@@ -232,11 +229,8 @@ class Device:
 def adapters() -> tuple[Adapter, ...]:
     """Every adapter of every backend, the default first."""
     found: list[Adapter] = []
-    for backend in ("metal", "cuda", "vulkan"):
-        if backend == "metal" and platform.system() != "Darwin":
-            continue
-        if backend == "cuda" and not torch.cuda.is_available():
-            continue
+    exists = {"metal": platform.system() == "Darwin", "cuda": torch.cuda.is_available(), "vulkan": True}
+    for backend in filter(exists.get, exists):
         for info in spy.Device.enumerate_adapters(type=_TYPES[backend]):
             software = backend == "vulkan" and info.name.lower().startswith(_SOFTWARE_ADAPTERS)
             found.append(Adapter("software" if software else backend, info.name, tuple(info.luid)))
@@ -321,7 +315,8 @@ def compiler_options(backend: str) -> spy.SlangCompilerOptions:
     return spy.SlangCompilerOptions(
         {
             "include_paths": [spy.SHADER_PATH, str(shader_folder())],
-            "disable_warnings": _MUTED_WARNINGS,
+            # About arrays sized by link-time constants, and about variables in derivatives that Slang generates.
+            "disable_warnings": ["31000", "41035"],
             # Mesa optimises anyway: kernels are as fast, and compile sooner.
             "optimization": getattr(spy.SlangOptimizationLevel, "none" if backend == "software" else "default"),
         }
@@ -341,10 +336,9 @@ def get_device(name: str | Device | None = None) -> Device:
     if not isinstance(name, str | None):
         raise SplatError(f"device is a {type(name).__name__}; give the name of a device, or what splat_py.get_device returns")
     device = _open(choose(name))
-    if isinstance(device, Device):
-        device.require_process()
     if isinstance(device, NoDeviceError):
         raise NoDeviceError(str(device)) from device.__cause__
+    device.require_process()
     return device
 
 

@@ -20,7 +20,6 @@ from splat_py.gpu.sources import scope, shader_folder
 # Indices in the function table of a COM interface (ISlangBlob), after the three of ISlangUnknown.
 _BLOB_POINTER, _BLOB_SIZE = 3, 4
 
-
 Target = Literal["metal", "cuda", "wgsl"]
 
 

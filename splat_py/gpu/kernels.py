@@ -28,7 +28,7 @@ from numpy.typing import DTypeLike
 
 from splat_py.base.errors import BindingError, SplatError
 from splat_py.gpu.arrays import Array, Memory
-from splat_py.gpu.bindings import Bindings, Uniform
+from splat_py.gpu.bindings import Bindings, Uniform, in_python
 from splat_py.gpu.limits import check_threads
 from splat_py.gpu.messages import first_error, translate_device_lost
 from splat_py.gpu.sources import Source, constant, declared, extern_defaults, mentioned, scope
@@ -42,7 +42,6 @@ _FAST_MODULES = frozenset({"rasterize"})
 # The most timestamps in a profile.
 _MOST_MARKS = 256
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 # Threads per workgroup, and workgroups per row of a grid.
 _THREADS = constant("parallel/threads", "THREADS")
@@ -102,7 +101,7 @@ def _externs_of(module: str, kind: Any) -> list[tuple[str, str, str | int]]:
         return []
     arrays = {field.name for field in fields(kind) if "Array" in str(field.type)}
     attributes = {*dir(kind), *(field.name for field in fields(kind))} - arrays
-    found = ((name, _WORD.sub("_", name).lower(), value) for name, value in extern_defaults(f"kernels/{module}").items())
+    found = ((name, in_python(name).lower(), value) for name, value in extern_defaults(f"kernels/{module}").items())
     return [(name, attribute, _value_of(value)) for name, attribute, value in found if attribute in attributes]
 
 

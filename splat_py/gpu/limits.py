@@ -13,7 +13,6 @@ from splat_py.base.errors import SplatError
 _INDICES = 1 << 32
 # Vulkan drivers may address a buffer by signed 32-bit bytes, as llvmpipe does; SlangPy does not report which do.
 _VULKAN_BYTES = 1 << 31
-_GIBIBYTE = 1 << 30
 # The value of a sum of counts that exceeds 32 bits (kernels/prefix_sum.slang).
 SATURATED = _INDICES - 1
 
@@ -78,7 +77,7 @@ class Limits:
             )
 
     def _too_large(self, what_takes: str, nbytes: int, advice: str) -> SplatError:
-        taken, most = (f"{count / _GIBIBYTE:,.1f} GiB" for count in (nbytes, self.buffer_bytes))
+        taken, most = (f"{count / 2**30:,.1f} GiB" for count in (nbytes, self.buffer_bytes))
         return SplatError(f"{what_takes} {taken}, but a kernel on this device indexes {most} at most; {advice}")
 
 

@@ -104,8 +104,7 @@ class MetalParameters:
         found = _PARAMETER.finditer(written[1])
         parameters = [Parameter(m["type"], stem(m["name"]), m["attribute"], int(m["index"] or -1)) for m in found]
         kinds = {p.name: p.type.split()[0] for p in parameters if p.name in ("params", "globalParams")}
-        blocks = {name: Block(_layout(source, kind)) for name, kind in kinds.items()}
-        return cls(parameters, blocks)
+        return cls(parameters, {name: Block(_layout(source, kind)) for name, kind in kinds.items()})
 
     @cached_property
     def buffers(self) -> dict[str, int]:

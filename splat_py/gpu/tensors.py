@@ -20,6 +20,8 @@ def check_tensors(tensors: Mapping[str, Tensor | None], halves: Collection[str] 
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor):
             raise SplatError(f"{name} is a {type(tensor).__name__}; give a torch tensor")
+        if tensor.is_meta:
+            raise SplatError(f"{name} is on the meta device, where tensors have no numbers; create it on another one")
         if tensor.dtype != torch.float32 and not (tensor.dtype == torch.float16 and name in halves):
             raise SplatError(f"{name} has dtype {tensor.dtype}; convert it to torch.float32")
         if tensor.device != given[first].device:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 
 from splat_py.base.errors import SplatError
-from splat_py.gpu.arrays import Array, Bridge, Memory, bucket
+from splat_py.gpu.arrays import Array, Bridge, Memory
 from splat_py.gpu.bindings import Bindings, Uniform
 from splat_py.gpu.compile_cache import EmissionCache
 from splat_py.gpu.emission import EmittedKernel
@@ -91,12 +91,6 @@ class TensorMemory(Memory):
             return None
         count = tensor.untyped_storage().nbytes() // tensor.element_size()
         return self._over(tensor, 0, (count,), _DTYPES[tensor.dtype])
-
-    def take(self, nbytes: int) -> spy.Buffer:
-        buffer = self._create(bucket(nbytes))
-        self.live_bytes += buffer.size
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
-        return buffer
 
     def give_back(self, buffer: spy.Buffer) -> None:
         """Only count: torch frees memory with its last tensor."""

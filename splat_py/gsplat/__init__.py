@@ -1,7 +1,8 @@
 """gsplat's interface on top of splat_py's renderer: `import splat_py.gsplat as gsplat`, and `from splat_py.gsplat.X import Y`
 instead of `from gsplat.X import Y`.
 
-It has the names of gsplat 1.5.3 and 1.6; those in `unsupported` raise NotImplementedError when called.
+It has the names of gsplat 1.5.3 and 1.6; those in `unsupported` raise NotImplementedError when called. Where the versions
+contradict each other, `use` says which is followed.
 """
 
 import sys
@@ -10,18 +11,20 @@ from types import ModuleType
 from splat_py.base.lazy import lazy
 from splat_py.gsplat.unsupported import EXPERIMENTAL as _EXPERIMENTAL
 from splat_py.gsplat.unsupported import NAMES as _UNSUPPORTED
+from splat_py.gsplat.version import __version__
 
-# The version of gsplat with these names and arguments.
-__version__ = "1.6.0"
-
+_HARMONICS = ("spherical_harmonics", "spherical_harmonics_l0", "spherical_harmonics_l1_plus")
 _STAGES = {
-    "intersection": ("accumulate", "isect_offset_encode", "isect_tiles", "rasterize_to_indices_in_range"),
+    "intersection": (
+        *("accumulate", "accumulate_2dgs", "isect_offset_encode", "isect_tiles"),
+        *("rasterize_to_indices_in_range", "rasterize_to_indices_in_range_2dgs"),
+    ),
     "pixels": ("rasterize_to_pixels", "rasterize_to_pixels_2dgs"),
-    "projection": ("fully_fused_projection", "fully_fused_projection_2dgs", "spherical_harmonics"),
+    "projection": ("fully_fused_projection", "fully_fused_projection_2dgs", *_HARMONICS),
     "torch_impl": ("proj", "quat_scale_to_covar_preci", "world_to_cam"),
 }
 _BUILD = ("has_2dgs", "has_3dgs", "has_3dgut", "has_adam", "has_camera_wrappers", "has_losses", "has_reloc")
-_CAMERA_TYPES = ("CameraModel", "ExternalDistortionModelMeta", "ExternalDistortionModelParameters", "RollingShutterType")
+_CAMERA_TYPES = ("CameraModel", "ExternalDistortionModelMeta", "RollingShutterType")
 _CONFIGS = ("RendererConfig", "RendererConfig_MixedBatch", "RendererConfig_ParallelBatch")
 _COLOR_CORRECT = ("color_correct_affine", "color_correct_quadratic")
 
@@ -48,6 +51,7 @@ _PUBLIC = _STAGES | {
     "rendering": (*_CAMERA_TYPES, *_CONFIGS, "RasterizeMode", "RenderMode", "rasterization", "rasterization_2dgs"),
     "strategy": ("DefaultStrategy", "MCMCStrategy", "Strategy"),
     "unsupported": (*_UNSUPPORTED, *_BUILD),
+    "version": ("use",),
     "splat_py.train.evaluation": _COLOR_CORRECT,
 }
 # gsplat's modules without a file here: their names are defined in other modules.
@@ -57,7 +61,6 @@ _PATHS: dict[str, dict[str, tuple[str, ...]]] = {
     "cuda": {},
     "cuda._constants": {"rendering": ("ALPHA_THRESHOLD", "MIN_COMPENSATION")},
     "cuda._torch_impl": {
-        "intersection": ("accumulate",),
         "torch_impl": (
             "_eval_sh_bases_fast",
             "_fisheye_proj",
@@ -72,14 +75,15 @@ _PATHS: dict[str, dict[str, tuple[str, ...]]] = {
             "_rasterize_to_pixels",
             "_spherical_harmonics",
             "_world_to_cam",
+            "accumulate",
         ),
+    },
+    "cuda._torch_impl_2dgs": {
+        "torch_impl": ("_fully_fused_projection_2dgs", "_rasterize_to_pixels_2dgs", "accumulate_2dgs"),
     },
     "cuda._wrapper": {
         **_STAGES,
-        "rendering": (
-            *_CAMERA_TYPES,
-            *("FThetaCameraDistortionParameters", "FThetaPolynomialType", "UnscentedTransformParameters"),
-        ),
+        "rendering": (*_CAMERA_TYPES, "UnscentedTransformParameters"),
         "unsupported": (*_UNSUPPORTED, *_BUILD),
     },
     "distributed": {"utils": ("cli",)},
@@ -89,7 +93,6 @@ _PATHS: dict[str, dict[str, tuple[str, ...]]] = {
     "profile": {"utils": ("profiler", "timeit")},
     "relocation": {"strategy.ops": ("compute_relocation",)},
     "stage": {"scene": ("Stage",)},
-    "version": {__name__: ("__version__",)},
 }
 
 
@@ -115,9 +118,10 @@ for _path in _PATHS:
     _register(_path)
 
 _MODULES = (
-    *("compression", "losses", "rendering", "scene", "strategy", "utils"),
+    *("compression", "losses", "rendering", "scene", "strategy", "utils", "version"),
     *(path for path in _PATHS if "." not in path),
 )
 __getattr__, __dir__ = lazy(__name__, _homes(_PUBLIC) | {name: f"{__name__}.{name}:" for name in _MODULES})
+
 
 __all__ = ["__version__", *_homes(_PUBLIC)]

@@ -10,7 +10,6 @@ Folders may come from anyone, so the sizes in files are checked before any alloc
 
 import math
 import re
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import atomic_path, npy_header, parse_json, refusing, regular, write_json
+from splat_py.base.files import atomic_path, load_npz, parse_json, refusing, regular, write_json
 from splat_py.gsplat.utils import inverse_log_transform, log_transform
 from splat_py.scene.formats.packing import morton_order
 from splat_py.scene.formats.sog import palette
@@ -33,9 +32,6 @@ from splat_py.scene.pictures import checked_size, write_pixels
 
 # Regular files have a few KiB.
 _MOST_META_BYTES = 1 << 20
-_MOST_RANK = 8
-# The highest compression ratio of Deflate.
-_MOST_RATIO = 1032
 # A parameter's name becomes a file name.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 _AGAIN = "compress the scene again"
@@ -82,7 +78,7 @@ def _entry(name: str, fields: dict[str, Any]) -> Entry:
         raise ValueError(f"{name[:100]!r} is not a parameter's name")
     shape, dtype = fields["shape"], fields["dtype"]
     whole = isinstance(shape, list) and all(type(side) is int and 0 <= side < 1 << 32 for side in shape)
-    if not whole or not 1 <= len(shape) <= _MOST_RANK:
+    if not whole or not 1 <= len(shape) <= 8:
         raise ValueError(f"{name} has no valid shape")
     if dtype not in _DTYPES:
         raise ValueError(f"{name} has no valid type")
@@ -128,24 +124,16 @@ def read_arrays(path: Path, shapes: dict[str, tuple[int | None, ...]], kinds: st
     """Read arrays of an NPZ by name and shape; None in a shape allows any size. `kinds` has NumPy's letters for the allowed
     kinds of numbers."""
     # zipfile and NumPy pass on many types of errors from damaged data.
-    with refusing(f"{path} cannot be read", _AGAIN, Exception), zipfile.ZipFile(regular(path)) as archive:
-        return [_read_array(archive, name, shape, kinds) for name, shape in shapes.items()]
+    with refusing(f"{path} cannot be read", _AGAIN, Exception):
+        found = load_npz(path)
+        for name, wanted in shapes.items():
+            shape, dtype = found[name].shape, found[name].dtype
+            if len(shape) != len(wanted) or any(b not in (None, a) for a, b in zip(shape, wanted, strict=True)):
+                raise ValueError(f"{name} has shape {list(shape)}")
+            if dtype.kind not in kinds:
+                raise ValueError(f"{name} has type {dtype}")
+        return [found[name] for name in shapes]
 
-
-def _read_array(archive: zipfile.ZipFile, name: str, wanted: tuple[int | None, ...], kinds: str) -> NDArray:
-    shape, dtype = npy_header(archive, f"{name}.npy")
-    if len(shape) != len(wanted) or any(b not in (None, a) for a, b in zip(shape, wanted, strict=True)):
-        raise ValueError(f"{name} has shape {list(shape)}")
-    if dtype.kind not in kinds:
-        raise ValueError(f"{name} has type {dtype}")
-    nbytes, most = math.prod(shape) * dtype.itemsize, _MOST_RATIO * Path(str(archive.filename)).stat().st_size
-    if nbytes > most:
-        raise ValueError(f"{name} claims {nbytes} bytes, but the file is too short for that")
-    with archive.open(f"{name}.npy") as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
-
-
-__all__ = ["PngCompression", "sort_splats"]
 
 _CLUSTERS, _CLUSTER_BITS = 1 << 16, 6
 

@@ -11,9 +11,10 @@ from torch import Tensor
 from splat_py.base.errors import SplatError
 from splat_py.gpu.tensors import check_shape
 from splat_py.gsplat.checks import check_tiles, leading
+from splat_py.gsplat.version import max_alpha
 
 _DEPTH_BITS = 32
-_ALPHA_MIN, _ALPHA_MAX = 1 / 255, 0.999
+_ALPHA_MIN = 1 / 255
 # A pixel stops before a splat that would lower its transmittance to this or less.
 _MIN_T = 1e-4
 # The most splats of a list, and the most (tile, pixel, splat) triples, evaluated at once.
@@ -35,8 +36,10 @@ def isect_tiles(
     n_images: int | None = None,
     image_ids: Tensor | None = None,
     gaussian_ids: Tensor | None = None,
+    conics: Tensor | None = None,
+    opacities: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Find intersections of splats' bounding boxes with tiles. Not differentiable. SplatError if an argument has the wrong
+    """Find intersections of splats with tiles. Not differentiable. SplatError if an argument has the wrong
     shape, or images and tiles do not fit into the keys.
 
     Args:
@@ -46,11 +49,12 @@ def isect_tiles(
         tile_size: pixels along a tile's side.
         tile_width, tile_height: tiles along an image's sides.
         sort: order intersections by image, tile and depth; otherwise splat by splat.
-        segmented: gsplat's way of sorting; ignored here.
         packed: the splats of all images are one list, with `n_images` and `image_ids`.
         n_images: I; needed only if packed.
         image_ids: [nnz] image of each splat.
-        gaussian_ids: ignored.
+        segmented, gaussian_ids: ignored.
+        conics, opacities: [..., N, 3] and [..., N], or [nnz, 3] and [nnz]. With both, a splat meets only tiles in which its α
+            reaches 1/255 (as Hanson et al. 2024); otherwise all that its bounding box meets.
 
     Returns:
         Number of tiles of each splat, int32 [..., N] or [nnz]; the key of each intersection, int64 [isects]: image, tile, and
@@ -86,6 +90,14 @@ def isect_tiles(
     number = torch.arange(len(splats), device=splats.device) - (tiles.cumsum(0) - tiles)[splats]
     row = low[splats, 1] + number // columns[splats]
     column = low[splats, 0] + number % columns[splats]
+    if conics is not None and opacities is not None:
+        check_shape("conics", conics, (*images, count, 3))
+        check_shape("opacities", opacities, (*images, count))
+        corner = torch.stack((column, row), -1) * tile_size - means2d.reshape(-1, 2)[splats]
+        nearest = _least_sigma(corner, tile_size, conics.reshape(-1, 3)[splats])
+        meets = opacities.reshape(-1)[splats] * torch.exp(-nearest) >= _ALPHA_MIN
+        splats, row, column = splats[meets], row[meets], column[meets]
+        tiles = torch.bincount(splats, minlength=len(tiles))
     tile = (owners[splats] << tile_bits) + row * tile_width + column
     depth = depths.reshape(-1).float().contiguous().view(torch.int32).long() & 0xFFFFFFFF
     keys = (tile << _DEPTH_BITS) | depth[splats]
@@ -93,6 +105,20 @@ def isect_tiles(
         keys, order = keys.sort(stable=True)
         splats = splats[order]
     return tiles.reshape(depths.shape).int(), keys, splats.int()
+
+
+def _least_sigma(corner: Tensor, side: int, conics: Tensor) -> Tensor:
+    """The least σ [isects] in squares of this side with their first corners [isects, 2] relative to splats' means: 0 around a
+    mean, otherwise on one of the four sides."""
+    low, high = corner, corner + side
+    a, b, c = conics.unbind(-1)
+    found = []
+    for axis, along, across in ((0, a, c), (1, c, a)):
+        for fixed in (low[:, axis], high[:, axis]):
+            other = (-b * fixed / across).maximum(low[:, 1 - axis]).minimum(high[:, 1 - axis])
+            found.append(0.5 * (along * fixed**2 + across * other**2) + b * fixed * other)
+    inside = (low <= 0).all(-1) & (high >= 0).all(-1)
+    return torch.where(inside, 0, torch.stack(found).amin(0))
 
 
 @torch.no_grad()
@@ -134,11 +160,49 @@ def rasterize_to_indices_in_range(
         Indices of the splat (below N), of the pixel (row by row) and of the image, int64 [M] each, sorted by image and pixel,
         then front to back.
     """
-    *images, count = leading("means2d", means2d, 2)
-    check_shape("conics", conics, (*images, count, 3))
+    check_shape("conics", conics, (*leading("means2d", means2d, 2), 3))
+    lists = tile_size, isect_offsets, flatten_ids
+    return _indices(range_start, range_end, transmittances, means2d, conics, opacities, (image_width, image_height), *lists)
+
+
+@torch.no_grad()
+def rasterize_to_indices_in_range_2dgs(
+    range_start: int,
+    range_end: int,
+    transmittances: Tensor,
+    means2d: Tensor,
+    ray_transforms: Tensor,
+    opacities: Tensor,
+    image_width: int,
+    image_height: int,
+    tile_size: int,
+    isect_offsets: Tensor,
+    flatten_ids: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Find the surfels that pixels blend, as `rasterize_to_indices_in_range` finds splats, by their ray_transforms
+    [..., N, 3, 3]."""
+    check_shape("ray_transforms", ray_transforms, (*leading("means2d", means2d, 2), 3, 3))
+    lists, shapes = (tile_size, isect_offsets, flatten_ids), ray_transforms.flatten(-2)
+    return _indices(range_start, range_end, transmittances, means2d, shapes, opacities, (image_width, image_height), *lists)
+
+
+def _indices(
+    range_start: int,
+    range_end: int,
+    transmittances: Tensor,
+    means2d: Tensor,
+    shapes: Tensor,
+    opacities: Tensor,
+    size: tuple[int, int],
+    tile_size: int,
+    isect_offsets: Tensor,
+    flatten_ids: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    *images, count = means2d.shape[:-1]
+    image_width, image_height = size
     check_shape("opacities", opacities, (*images, count))
     check_shape("transmittances", transmittances, (*images, image_height, image_width))
-    check_tiles(isect_offsets, tuple(images), (image_width, image_height), tile_size)
+    check_tiles(isect_offsets, tuple(images), size, tile_size)
     rows, columns = isect_offsets.shape[-2:]
     area, batch = image_height * image_width, tile_size**2
     starts = isect_offsets.reshape(-1).long()
@@ -161,7 +225,7 @@ def rasterize_to_indices_in_range(
             exists = positions < lasts[tiles, None]
             splats = ids[torch.where(exists, positions, 0)]
             centers = torch.stack((x, y), -1)[:, :, None] + 0.5
-            alphas = _alphas(centers, means2d, conics, opacities, splats[:, None]) * exists[:, None]  # [T, P, K]
+            alphas = _alphas(centers, means2d, shapes, opacities, splats[:, None]) * exists[:, None]  # [T, P, K]
             states = torch.cat((T[..., None], T[..., None] * (1 - alphas).cumprod(-1)), -1)
             # α is not negative, so after the first splat that would leave too little, all others would, too.
             blended = (states[..., 1:] > _MIN_T) & ~done[..., None]
@@ -198,8 +262,44 @@ def accumulate(
     Returns:
         Colours [..., H, W, D] and alphas [..., H, W, 1]. Differentiable in the first four arguments.
     """
-    *images, count = leading("means2d", means2d, 2)
-    check_shape("conics", conics, (*images, count, 3))
+    check_shape("conics", conics, (*leading("means2d", means2d, 2), 3))
+    return _blend(means2d, conics, opacities, colors, gaussian_ids, pixel_ids, image_ids, image_width, image_height)
+
+
+def accumulate_2dgs(
+    means2d: Tensor,
+    ray_transforms: Tensor,
+    opacities: Tensor,
+    colors: Tensor,
+    normals: Tensor,
+    gaussian_ids: Tensor,
+    pixel_ids: Tensor,
+    image_ids: Tensor,
+    image_width: int,
+    image_height: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Blend surfels by lists of M indices, as `accumulate` blends splats, by their ray_transforms [..., N, 3, 3] and normals
+    [..., N, 3]; also return normals [..., H, W, 3]."""
+    splats = leading("means2d", means2d, 2)
+    check_shape("ray_transforms", ray_transforms, (*splats, 3, 3))
+    check_shape("normals", normals, (*splats, 3))
+    features, ids = torch.cat((colors, normals), -1), (gaussian_ids, pixel_ids, image_ids)
+    image, alphas = _blend(means2d, ray_transforms.flatten(-2), opacities, features, *ids, image_width, image_height)
+    return image[..., :-3], alphas, image[..., -3:]
+
+
+def _blend(
+    means2d: Tensor,
+    shapes: Tensor,
+    opacities: Tensor,
+    colors: Tensor,
+    gaussian_ids: Tensor,
+    pixel_ids: Tensor,
+    image_ids: Tensor,
+    image_width: int,
+    image_height: int,
+) -> tuple[Tensor, Tensor]:
+    *images, count = means2d.shape[:-1]
     check_shape("opacities", opacities, (*images, count))
     check_shape("colors", colors, (*images, count, "D"))
     for name, ids in (("gaussian_ids", gaussian_ids), ("pixel_ids", pixel_ids), ("image_ids", image_ids)):
@@ -209,7 +309,7 @@ def accumulate(
     if (pixels.diff() < 0).any():
         raise SplatError("image_ids and pixel_ids are not in order; sort the lists by image, pixel and depth")
     centers = torch.stack((pixel_ids % image_width, pixel_ids // image_width), -1) + 0.5
-    alphas = _alphas(centers, means2d, conics, opacities, splats)
+    alphas = _alphas(centers, means2d, shapes, opacities, splats)
     weights = alphas * _transmittances(alphas, pixels)
 
     shape = (*images, image_height, image_width)
@@ -220,12 +320,20 @@ def accumulate(
     return image.reshape(*shape, -1), covered.reshape(*shape, 1)
 
 
-def _alphas(centers: Tensor, means2d: Tensor, conics: Tensor, opacities: Tensor, splats: Tensor) -> Tensor:
-    """α [...] at pixel centres [..., 2] of splats [...], indexed across all images; 0 for skipped splats."""
+def _alphas(centers: Tensor, means2d: Tensor, shapes: Tensor, opacities: Tensor, splats: Tensor) -> Tensor:
+    """α [...] at pixel centres [..., 2] of splats [...], indexed across all images; 0 for skipped splats. Shapes are conics
+    [..., 3] or the rows of ray transforms [..., 9]."""
     dx, dy = (centers - means2d.reshape(-1, 2)[splats]).unbind(-1)
-    a, b, c = conics.reshape(-1, 3)[splats].unbind(-1)
-    sigma = 0.5 * (a * dx * dx + c * dy * dy) + b * dx * dy
-    alphas = (opacities.reshape(-1)[splats] * torch.exp(-sigma)).clamp(max=_ALPHA_MAX)
+    shape = shapes.reshape(-1, shapes.shape[-1])[splats]
+    if shapes.shape[-1] == 3:
+        a, b, c = shape.unbind(-1)
+        sigma = 0.5 * (a * dx * dx + c * dy * dy) + b * dx * dy
+    else:
+        # The ray meets the surfel's plane where two planes through the pixel do (slang/splat/surfel.slang).
+        u, v, w = shape.unflatten(-1, (3, 3)).unbind(-2)
+        x, y, z = torch.linalg.cross(centers[..., :1] * w - u, centers[..., 1:] * w - v).unbind(-1)
+        sigma = 0.5 * torch.minimum((x / z) ** 2 + (y / z) ** 2, 2 * (dx * dx + dy * dy))
+    alphas = (opacities.reshape(-1)[splats] * torch.exp(-sigma)).clamp(max=max_alpha())
     return torch.where((sigma >= 0) & (alphas >= _ALPHA_MIN), alphas, 0)
 
 

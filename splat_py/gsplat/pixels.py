@@ -14,7 +14,8 @@ from splat_py.gpu.autograd import graph_break
 from splat_py.gpu.device import Device
 from splat_py.gpu.tensors import check_shape, check_tensors
 from splat_py.gsplat.checks import check_tiles, device_to_differentiate, leading
-from splat_py.render.options import Options
+from splat_py.gsplat.version import max_alpha
+from splat_py.render.options import STOPS, Options
 from splat_py.render.rasterize import rasterize_to_pixels as rasterize
 from splat_py.render.splats import ProjectedSplats
 from splat_py.render.surfels import rasterize_surface, with_densify
@@ -22,7 +23,6 @@ from splat_py.render.tiles import BinnedTiles, TileGrid, TileLists, segments_for
 
 # Tensors with a row for each splat, and the shape of a row.
 Rows: TypeAlias = dict[str, tuple[Tensor, tuple[int | str, ...]]]
-_TILE_SIZES = (4, 8, 16)
 
 
 @graph_break
@@ -46,7 +46,8 @@ def rasterize_to_pixels(
     """Blend the splats in tile lists into images [..., H, W, D] and alphas [..., H, W, 1]; `...` are images.
 
     Differentiable in means2d, conics, colors, opacities and backgrounds. SplatError if an argument has the wrong shape, dtype,
-    device or value; NotImplementedError for absgrad with more than 32 channels.
+    device or value; NotImplementedError for absgrad with more than 128 channels. Arguments not listed here are those of
+    `splat_py.rasterization`; `absgrad` sets `means2d.absgrad`.
 
     Args:
         means2d: [..., N, 2] pixels, or [nnz, 2] if packed.
@@ -54,14 +55,11 @@ def rasterize_to_pixels(
         colors: [..., N, D] or [nnz, D] of any D.
         opacities: [..., N] or [nnz] between 0 and 1.
         image_width, image_height: pixels.
-        tile_size: 4, 8 or 16 pixels.
         isect_offsets: [..., tile_height, tile_width] first index of each tile's list in `flatten_ids`.
         flatten_ids: [isects] indices of splats across all images; each tile's list is front to back.
         backgrounds: [..., D]; black by default.
         masks: bool [..., tile_height, tile_width]; tiles where it is False show the background.
         packed: the splats of all images are one list.
-        absgrad: also store Σ |∂L/∂mean2d| over pixels in `means2d.absgrad` (Ye et al. 2024).
-        accumulate: method to sum gradients over pixels, as in `splat_py.rasterization`.
     """
     size = int(image_width), int(image_height)
     rows: Rows = {"conics": (conics, (3,)), "colors": (colors, ("D",)), "opacities": (opacities, ())}
@@ -106,7 +104,7 @@ def rasterize_to_pixels_2dgs(
         distloss: also render the distortion of the last channel.
 
     Differentiable in means2d, ray_transforms, colors, opacities, normals and backgrounds. SplatError if an argument has the
-    wrong shape, dtype, device or value; NotImplementedError for absgrad with more channels than one pass supports.
+    wrong shape, dtype, device or value; NotImplementedError for absgrad with more than 128 channels.
 
     Returns:
         Colours [..., H, W, D], alphas [..., H, W, 1], normals [..., H, W, 3] in camera space, distortion [..., H, W, 1] (zero
@@ -116,7 +114,7 @@ def rasterize_to_pixels_2dgs(
     rows: Rows = {"ray_transforms": (ray_transforms, (3, 3)), "colors": (colors, ("D",)), "opacities": (opacities, ())}
     rows |= {"normals": (normals, (3,)), "densify": (densify, (2,))}
     lists = isect_offsets, flatten_ids, masks, packed
-    prepared = _prepare(means2d, rows, backgrounds, size, tile_size, *lists, absgrad, accumulate, primitive="Surfel")
+    prepared = _prepare(means2d, rows, backgrounds, size, tile_size, *lists, absgrad, accumulate, primitive="GsplatSurfel")
     images, device, options, tiles = prepared
     if distloss and backgrounds is not None and (backgrounds[..., -1] != 0).any():
         raise SplatError("backgrounds is not 0 in its last channel, the depth, as distloss=True needs; set it to 0")
@@ -153,7 +151,7 @@ def _prepare(
     channels = rows["colors"][0].shape[-1]
     if channels == 0:
         raise SplatError("colors has no channels; give at least one")
-    if tile_size not in _TILE_SIZES:
+    if tile_size not in (4, 8, 16):
         raise SplatError(f"tile_size is {tile_size!r}; use 4, 8 or 16")
     if backgrounds is not None:
         check_shape("backgrounds", backgrounds, (*images, channels))
@@ -175,7 +173,7 @@ def _prepare(
         offsets = torch.nn.functional.pad(torch.where(shown, counts, 0).cumsum(0), (1, 0))
 
     device = device_to_differentiate(means2d)
-    options = Options.on(device, tile_size, accumulate, absgrad=absgrad, **kind)
+    options = Options.on(device, tile_size, accumulate, absgrad=absgrad, stop=STOPS[max_alpha()], **kind)
 
     def array(values: Tensor) -> Array:
         return device.memory.array(values.to(torch.int32).contiguous().view(torch.uint32))

@@ -1,25 +1,33 @@
-"""The names of `gsplat.rendering`: `rasterization` with gsplat's signature, on top of `splat_py.rasterization`, and its types.
-
-Most types belong to unsupported options; they exist so that scripts can import them.
-"""
+"""The names of `gsplat.rendering`: `rasterization` with gsplat's signature, which calls `splat_py.rasterization`; and types."""
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
 from splat_py.gpu.sources import constant
 from splat_py.gsplat.torch_impl import own_package
-from splat_py.gsplat.unsupported import rasterization_2dgs_inria_wrapper, rasterization_inria_wrapper  # noqa: F401
+from splat_py.gsplat.unsupported import (  # noqa: F401
+    ExternalDistortionModelParameters,
+    FThetaCameraDistortionParameters,
+    FThetaPolynomialType,
+    rasterization_2dgs_inria_wrapper,
+    rasterization_inria_wrapper,
+)
+from splat_py.gsplat.version import by_position, max_alpha
 from splat_py.render.rasterization import rasterization as _rasterize
-from splat_py.render.surfels import rasterization_2dgs  # noqa: F401
+from splat_py.render.surfels import rasterization_2dgs as _rasterize_2dgs
 
 CameraModel = Literal["pinhole", "ortho", "fisheye", "ftheta", "lidar"]
 RenderMode = Literal["RGB", "d", "Ed", "D", "ED", "RGB-d", "RGB-Ed", "RGB+D", "RGB+ED"]
 RasterizeMode = Literal["classic", "antialiased"]
 ExternalDistortionModelMeta = Literal["bivariate-windshield"]
 
+_LENS = "radial_coeffs tangential_coeffs thin_prism_coeffs"
+# Arguments that 1.6 adds to `_rasterization`.
+_ADDED = "with_eval3d with_ut camera_model lidar_coeffs extra_signals extra_signals_sh_degree"
 _IGNORED = ("channel_chunk", "segmented", "renderer_config")
 # Arguments of unsupported features, with their neutral values.
 _REFUSED = dict.fromkeys(
@@ -40,24 +48,6 @@ class RollingShutterType(IntEnum):
     GLOBAL = 4
 
 
-class FThetaPolynomialType(IntEnum):
-    """The exact one of an f-theta camera's two polynomials."""
-
-    PIXELDIST_TO_ANGLE = 0
-    ANGLE_TO_PIXELDIST = 1
-
-
-@dataclass
-class FThetaCameraDistortionParameters:
-    """An f-theta camera; not supported."""
-
-    reference_poly: FThetaPolynomialType
-    pixeldist_to_angle_poly: tuple[float, ...]
-    angle_to_pixeldist_poly: tuple[float, ...]
-    max_angle: float
-    linear_cde: tuple[float, float, float]
-
-
 @dataclass
 class UnscentedTransformParameters:
     """Sigma points of the unscented transform (`with_ut`): a mutable version of the renderer's `UnscentedTransform`."""
@@ -67,10 +57,6 @@ class UnscentedTransformParameters:
     kappa: float = 0.0
     in_image_margin_factor: float = 0.1
     require_all_sigma_points_valid: bool = True
-
-
-class ExternalDistortionModelParameters:
-    """Distortion by an object in front of the camera, such as a windshield; not supported."""
 
 
 class RendererConfig:
@@ -120,6 +106,7 @@ def render_mode_has_only_depth_channel(mode: RenderMode) -> bool:
     return not mode.startswith("RGB")
 
 
+@by_position("1.5.3", 28, f"{_LENS} ftheta_coeffs rolling_shutter viewmats_rs")
 def rasterization(
     means: Tensor,
     quats: Tensor | None,
@@ -179,26 +166,60 @@ def rasterization(
         Images [..., C, H, W, D'], alphas [..., C, H, W, 1] and a dictionary, as in `splat_py.rasterization`.
     """
     arguments = dict(locals())
-    arguments |= arguments.pop("own")
+    arguments |= {"max_alpha": max_alpha()} | arguments.pop("own")
     for name in _IGNORED:
         del arguments[name]
     for name, default in _REFUSED.items():
         value = arguments.pop(name)
-        if not _is_neutral(value, default):
+        if value is not None and value is not default:
             given = f"={value!r}" if isinstance(value, bool | int | float | str) else ""
             raise NotImplementedError(f"splat_py.gsplat.rasterization does not support {name}{given}; leave {name} out")
-    # Positional calls for 1.5.3 have other arguments in these positions.
-    for name in ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs", "rolling_shutter"):
-        arguments[name] = None if _is_neutral(arguments[name], False) else arguments[name]
+    _refuse_distances(render_mode)
+    if not isinstance(renderer_config, RendererConfig | None):
+        raise TypeError(f"renderer_config is a {type(renderer_config).__name__}; give a RendererConfig or None")
     return _rasterize(**arguments)
 
 
-def _is_neutral(value: Any, default: bool) -> bool:
-    """True if an argument is None, its default, or GLOBAL of any `RollingShutterType`."""
-    return value is None or value is default or getattr(value, "name", None) == "GLOBAL"
+def _refuse_distances(render_mode: Any) -> None:
+    if render_mode in get_args(RenderMode) and render_mode_has_hit_distance(render_mode):
+        wanted = render_mode.replace("d", "D").replace("-", "+")
+        raise NotImplementedError(f"render_mode={render_mode!r}, distances along rays, is not supported; use {wanted!r}")
 
 
-def __getattr__(name: str) -> Any:
-    if name == "_rasterization":
-        return own_package("rendering")._rasterization
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+@wraps(_rasterize_2dgs)
+def rasterization_2dgs(*args: Any, **named: Any) -> Any:
+    _refuse_distances(args[17] if len(args) > 17 else named.get("render_mode"))
+    return _rasterize_2dgs(*args, **{"max_alpha": max_alpha()} | named)
+
+
+@by_position("1.6.0", 14, f"rays backgrounds render_mode rasterize_mode channel_chunk batch_per_iter {_ADDED}")
+def _rasterization(
+    means: Tensor,
+    quats: Tensor,
+    scales: Tensor,
+    opacities: Tensor,
+    colors: Tensor,
+    viewmats: Tensor,
+    Ks: Tensor,
+    width: int,
+    height: int,
+    near_plane: float = 0.01,
+    far_plane: float = 1e10,
+    eps2d: float = 0.3,
+    sh_degree: int | None = None,
+    tile_size: int | None = None,
+    backgrounds: Tensor | None = None,
+    render_mode: Any = "RGB",
+    rasterize_mode: Any = "classic",
+    channel_chunk: int = 32,
+    batch_per_iter: int = 100,
+    **added: Any,
+) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Render by `_rasterization` of gsplat's own package 1.5.3. NotImplementedError for arguments that only 1.6 has."""
+    arguments = dict(locals())
+    for name, value in arguments.pop("added").items():
+        if value not in (None, False, "pinhole"):
+            raise NotImplementedError(f"_rasterization of gsplat 1.5.3 does not support {name}; leave {name} out")
+    if sh_degree is not None and colors.dim() == 3:
+        arguments["colors"] = colors.expand(*means.shape[:-2], *colors.shape)
+    return own_package("rendering")._rasterization(**arguments | {"tile_size": tile_size or 16})

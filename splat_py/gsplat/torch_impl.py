@@ -29,7 +29,7 @@ def own_package(module: str) -> Any:
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(own_package("cuda._torch_impl"), name)
+    return getattr(own_package("cuda._torch_impl_2dgs" if name.endswith("_2dgs") else "cuda._torch_impl"), name)
 
 
 def quat_scale_to_covar_preci(
@@ -48,8 +48,7 @@ def quat_scale_to_covar_preci(
         triu: return upper triangles (xx, xy, xz, yy, yz, zz), [..., 6], instead of matrices [..., 3, 3].
     """
     check_shape("scales", scales, (*leading("quats", quats, 4), 3))
-    own = own_package("cuda._torch_impl")
-    return own._quat_scale_to_covar_preci(quats, scales, compute_covar, compute_preci, triu)
+    return own_package("cuda._torch_impl")._quat_scale_to_covar_preci(quats, scales, compute_covar, compute_preci, triu)
 
 
 def world_to_cam(means: Tensor, covars: Tensor, viewmats: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,9 +3,6 @@
 from typing import Any, NoReturn
 
 NAMES = (
-    # 2D Gaussians
-    "accumulate_2dgs",
-    "rasterize_to_indices_in_range_2dgs",
     # the unscented transform alone, and splats evaluated in world space
     "fully_fused_projection_with_ut",
     "rasterize_to_pixels_eval3d",
@@ -25,10 +22,10 @@ NAMES = (
     "rasterize_to_pixels_sparse",
     "rasterize_top_contributing_gaussian_ids",
     "rasterize_top_contributing_gaussian_ids_sparse",
-    # harmonics in two parts
-    "spherical_harmonics_l0",
-    "spherical_harmonics_l1_plus",
-    # lidars and windshields
+    # f-theta cameras, lidars and windshields
+    "FThetaCameraDistortionParameters",
+    "FThetaPolynomialType",
+    "ExternalDistortionModelParameters",
     "BivariateWindshieldModelParameters",
     "LidarTiling",
     "RowOffsetStructuredSpinningLidarModelParameters",
@@ -61,8 +58,6 @@ _IN_PLACE = {
     "rasterization_inria_wrapper": "rasterization",
     "rasterize_to_pixels_eval3d": "rasterization(..., with_eval3d=True)",
     "rasterize_to_pixels_eval3d_extra": "rasterization(..., with_eval3d=True)",
-    "spherical_harmonics_l0": "spherical_harmonics",
-    "spherical_harmonics_l1_plus": "spherical_harmonics",
     **dict.fromkeys(EXPERIMENTAL, "rasterization under torch.inference_mode()"),
 }
 

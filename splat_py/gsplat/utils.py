@@ -20,25 +20,9 @@ from torch import Tensor
 from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path, regular, temporary_folder
 from splat_py.gpu.tensors import check_shape
-from splat_py.render.surfels import depth_to_normal, depth_to_points
+from splat_py.render.surfels import depth_to_normal, depth_to_points  # noqa: F401
 from splat_py.scene.formats.packing import StoredGaussians
 from splat_py.scene.gaussians import SH_C0, Gaussians, write_scene
-
-__all__ = [
-    "cli",
-    "depth_to_normal",
-    "depth_to_points",
-    "export_splats",
-    "get_projection_matrix",
-    "inverse_log_transform",
-    "load_ply_to_splats",
-    "load_test_data",
-    "log_transform",
-    "normalized_quat_to_rotmat",
-    "profiler",
-    "save_ply",
-    "timeit",
-]
 
 Format = Literal["ply", "splat", "ply_compressed"]
 _NAMES = {"ply": "scene.ply", "splat": "scene.splat", "ply_compressed": "scene.compressed.ply"}

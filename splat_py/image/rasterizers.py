@@ -164,7 +164,7 @@ class TileRasterizer(Rasterizer):
         """Rasterise onto an image [H, W, 3]."""
         onto = replace(self._image, colors=image)
         parts = self._splats, self._colors, self._backgrounds, self._binning.lists(), onto
-        self._rasterization = Rasterization.of(self._device, *parts, self._options)
+        self._rasterization = Rasterization(self._device, *parts, self._options)
         self._rasterization.record(recorder)
 
     def _record_evaluation(self, recorder: Recorder, parameters: Array) -> None:

@@ -18,12 +18,12 @@ from splat_py.shaders.loading import user_type
 # gsplat's camera models and the Slang types for them, without and with a lens (slang/splat/camera_models.slang).
 CAMERA_MODELS = {"pinhole": "Pinhole", "ortho": "Orthographic", "fisheye": "Fisheye", "equirectangular": "Equirectangular"}
 LENS_MODELS = {"pinhole": "OpenCVPinhole", "fisheye": "Fisheye"}
-# Names in gsplat's `RollingShutterType`: the axis along which rows or columns are read out; True from the far end.
+# Names in gsplat's `RollingShutterType`: the direction along x and y in which columns or rows are read out.
 _SHUTTERS = {
-    "ROLLING_TOP_TO_BOTTOM": (1, False),
-    "ROLLING_LEFT_TO_RIGHT": (0, False),
-    "ROLLING_BOTTOM_TO_TOP": (1, True),
-    "ROLLING_RIGHT_TO_LEFT": (0, True),
+    "ROLLING_TOP_TO_BOTTOM": (0, 1),
+    "ROLLING_LEFT_TO_RIGHT": (1, 0),
+    "ROLLING_BOTTOM_TO_TOP": (0, -1),
+    "ROLLING_RIGHT_TO_LEFT": (-1, 0),
 }
 # Floats of a camera's gradient row: [R|t] 12, fx, fy, cx, cy; its lens, if any; with a rolling shutter also the last row's
 # [R|t] (kernels/cameras.slang).
@@ -91,23 +91,18 @@ class Cameras:
     @property
     def x_rate(self) -> float:
         """Readout time per pixel along x."""
-        return self._rate(0)
+        return _SHUTTERS.get(self.shutter or "", (0, 0))[0] / max(self.width - 1, 1)
 
     @property
     def y_rate(self) -> float:
         """Readout time per pixel along y."""
-        return self._rate(1)
+        return _SHUTTERS.get(self.shutter or "", (0, 0))[1] / max(self.height - 1, 1)
 
     @property
     def read_offset(self) -> float:
         """Readout time at pixel coordinates (0, 0), the image's corner."""
         rate = self.x_rate + self.y_rate
         return 1 - 0.5 * rate if rate < 0 else -0.5 * rate
-
-    def _rate(self, axis: int) -> float:
-        along, backwards = _SHUTTERS.get(self.shutter or "", (-1, False))
-        rate = 1 / max((self.width, self.height)[axis] - 1, 1) if along == axis else 0.0
-        return -rate if backwards else rate
 
     @property
     def row_length(self) -> int:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Mapping
 from numbers import Integral, Real
+from operator import index
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ def check_settings(arguments: Mapping[str, Any]) -> None:
             right = (is_number or isinstance(value, str | None)) and value in _CHOICES[name]
             wanted = f"use {', '.join(names[:-1])} or {names[-1]}"
         elif name in ("width", "height"):
-            right = is_number and isinstance(value, Integral) and 1 <= int(value) <= LARGEST
+            right = 1 <= _whole(value) <= LARGEST
             wanted = "it must be a whole number of pixels, at least 1"
         elif name in ("eps2d", "radius_clip"):
             right = is_number and 0 <= value < math.inf
@@ -64,6 +65,14 @@ def check_settings(arguments: Mapping[str, Any]) -> None:
         raise SplatError(f"near_plane is {near} and far_plane {far}; near_plane must be less than far_plane")
     if arguments["sparse_grad"] and not arguments["packed"]:
         raise SplatError("sparse_grad needs packed=True, which lists the Gaussians with a gradient")
+
+
+def _whole(value: Any) -> int:
+    """A whole number of any kind, such as an integer tensor's one element; 0 for anything else."""
+    try:
+        return 0 if isinstance(value, bool) else index(value)
+    except TypeError:
+        return 0
 
 
 def check_gaussians(

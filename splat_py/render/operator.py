@@ -236,9 +236,6 @@ def _render_backward(v_image: Tensor, inputs: _Inputs) -> Tensor:
     return torch.cat([part.reshape(-1) for part in parts])
 
 
-# The lowering
-
-
 def _lower(*arguments: Any) -> Any:
     inputs = _Inputs(*arguments)
     if inputs.backend == "native":

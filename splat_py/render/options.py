@@ -98,8 +98,8 @@ class Options:
     # Project by the unscented transform instead of the Jacobian.
     with_ut: bool = False
     ut_params: UnscentedTransform = UnscentedTransform()
-    # "Gaussian" is projected; "Surfel" and "RayGaussian" are evaluated along rays (splat/ray_splat.slang).
-    primitive: Literal["Gaussian", "Surfel", "RayGaussian"] = "Gaussian"
+    # "Gaussian" is projected; the others are evaluated along rays (splat/ray_splat.slang).
+    primitive: Literal["Gaussian", "Surfel", "GsplatSurfel", "RayGaussian"] = "Gaussian"
     # A type that implements IFalloff (splat/falloff.slang), and its number of parameters per splat.
     falloff: str | UserType = "GaussianFalloff"
     extras: int = 0

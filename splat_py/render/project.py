@@ -171,12 +171,11 @@ class _Project(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         work, device = load_state(ctx)
-        v_means2d, v_depths, v_conics, v_opacities, *_, v_normals = gradients
         # viewmats, Ks, lenses and viewmats_rs
         of_cameras = any(ctx.needs_input_grad[i] for i in (4, 5, 7, 8))
-        lead = ctx.saved_tensors[5].shape[:-2]
-        of_splats = v_means2d, v_depths, v_conics, v_opacities, v_normals
-        v = _gradients(work, device, of_splats, lead, of_cameras)
+        # means2d, depths, conics, opacities and normals
+        of_splats = *gradients[:4], gradients[-1]
+        v = _gradients(work, device, of_splats, ctx.saved_tensors[5].shape[:-2], of_cameras)
         if work.options.sparse_grad:
             ids = as_tensor(work.splats.ids.gaussians, v.means).view(torch.int32).long().unique()
             sparse: list[Any] = [None if dense is None else sparse_rows(dense, ids) for dense in v[:3]]
@@ -208,8 +207,8 @@ def project_backward(
     device = device_for(means, device)
     placed = Placed(means, quats, scales, opacities, viewmats, Ks, **others)
     work = replace(_projection(placed, None, (width, height), options, device), splats=splats.arrays(device))
-    lead = viewmats.shape[:-2]
-    return _gradients(work, device, (v_means2d, v_depths, v_conics, v_opacities, None), lead, of_cameras=True)
+    of_splats = v_means2d, v_depths, v_conics, v_opacities, None
+    return _gradients(work, device, of_splats, viewmats.shape[:-2], of_cameras=True)
 
 
 def _projection(placed: Placed, extras: Tensor | None, size: tuple[int, int], options: Options, device: Device) -> Projection:

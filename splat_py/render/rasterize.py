@@ -1,6 +1,7 @@
 """Stage 4, splats → pixels (kernels/rasterize.slang), and its `autograd.Function`."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,8 @@ from splat_py.render.tiles import BinnedTiles, TileLists
 
 # Channels blended in one pass; more take several passes over the same tile lists.
 MAX_CHANNELS = 32
+# With absgrad one pass blends all: the absolute value of a gradient is not the sum of each pass's absolute values.
+MAX_ABSGRAD_CHANNELS = 128
 
 
 @dataclass(frozen=True)
@@ -95,23 +98,12 @@ class Rasterization:
     lists: TileLists
     image: Image
     options: Options
-    packed_splats: Array  # [M, floats padded to whole float4s] all numbers of each splat, written by `packSplats`
 
-    @classmethod
-    def of(
-        cls,
-        device: Device,
-        splats: Splats,
-        colors: Array,
-        backgrounds: Array,
-        lists: TileLists,
-        image: Image,
-        options: Options,
-    ) -> "Rasterization":
-        """Put the parts together, and allocate `packed_splats`."""
-        floats = 2 + options.shape_floats + 1 + colors.shape[-1] + options.extras
-        packed = device.memory.empty((splats.count, -(-floats // 4) * 4))
-        return cls(device, splats, colors, backgrounds, lists, image, options, packed)
+    @cached_property
+    def packed_splats(self) -> Array:
+        """[M, floats padded to whole float4s] all numbers of each splat, written by `packSplats`."""
+        floats = 2 + self.options.shape_floats + 1 + self.colors.shape[-1] + self.options.extras
+        return self.device.memory.empty((self.splats.count, -(-floats // 4) * 4))
 
     def record(self, recorder: Recorder) -> None:
         """Blend the splats into `image`."""
@@ -243,18 +235,18 @@ def rasterize(
         median: also find each pixel's median, the last splat reached with T > 0.5.
 
     Raises:
-        NotImplementedError: absgrad with more channels than one pass blends.
+        NotImplementedError: absgrad with more than 128 channels.
     """
     inputs = {"means2d": splats.means2d, "conics": splats.conics, "opacities": splats.opacities}
     check_tensors(inputs | {"colors": colors, "backgrounds": backgrounds})
     device, channels, images = device_for(colors, device), colors.shape[-1], []
     if options.absgrad:
-        if channels > MAX_CHANNELS:
-            # The absolute value of a gradient is not the sum of each pass's absolute values.
-            raise NotImplementedError(f"absgrad is not supported for more than {MAX_CHANNELS} channels; leave absgrad out")
+        if channels > MAX_ABSGRAD_CHANNELS:
+            raise NotImplementedError(f"absgrad is not supported for {channels} channels; give at most {MAX_ABSGRAD_CHANNELS}")
         splats.means2d.absgrad = torch.zeros_like(splats.means2d)  # type: ignore[attr-defined]
+    most = MAX_ABSGRAD_CHANNELS if options.absgrad else MAX_CHANNELS
     # Depth and distortion must both be in the last pass.
-    length = MAX_CHANNELS - 1 if distortion and channels % MAX_CHANNELS == 1 else MAX_CHANNELS
+    length = most - 1 if distortion and channels % most == 1 else most
     for first in range(0, max(channels, 1), length):
         part = slice(first, first + length)
         is_last = first + length >= channels
@@ -295,8 +287,7 @@ class _Rasterize(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, v_images: Tensor, v_alphas: Tensor, _: None) -> tuple[Tensor | None, ...]:
         work = load_state(ctx)
-        of_backgrounds = ctx.needs_input_grad[4]
-        v = _gradients(work, v_images, v_alphas, ctx.saved_tensors[3].shape, of_backgrounds)
+        v = _gradients(work, v_images, v_alphas, ctx.saved_tensors[3].shape, of_backgrounds=ctx.needs_input_grad[4])
         if work.options.absgrad:
             ctx.means2d.absgrad = v.absgrad
         v_backgrounds = None if v.backgrounds is None else v.backgrounds.reshape(ctx.saved_tensors[5].shape)
@@ -357,7 +348,7 @@ def _rasterization(
     array, cameras, channels = device.memory.array, tiles.grid.cameras, colors.shape[-1]
     behind = colors.new_zeros(cameras, channels) if backgrounds is None else backgrounds.reshape(cameras, channels)
     blended = array(colors.detach().contiguous()), array(behind.detach().contiguous())
-    return Rasterization.of(device, splats.arrays(device), *blended, tiles.arrays, image, options)
+    return Rasterization(device, splats.arrays(device), *blended, tiles.arrays, image, options)
 
 
 def _gradients(

@@ -17,7 +17,7 @@ from splat_py.render.meta import meta_of
 from splat_py.render.options import STOPS, Options, RenderMode
 from splat_py.render.project import project
 from splat_py.render.rasterization import HALVES, blended_features, device_to_render
-from splat_py.render.rasterize import MAX_CHANNELS, RenderedImages, rasterize
+from splat_py.render.rasterize import RenderedImages, rasterize
 from splat_py.render.splats import ProjectedSplats
 from splat_py.render.tiles import BinnedTiles, bin_tiles
 
@@ -80,7 +80,7 @@ def rasterization_2dgs(
 
     Raises:
         SplatError: an argument has the wrong shape, dtype, device or value, or no device can render.
-        NotImplementedError: absgrad with more channels than one pass blends, 32 including normals and distortion.
+        NotImplementedError: absgrad with more than 128 channels, including three of normals and one of distortion.
     """
     if "RGB" not in str(render_mode):
         colors = backgrounds = None
@@ -155,8 +155,7 @@ class Surface:
         rows = camera[:, None] * grid.rows + y // grid.tile_size
         tile = rows[..., None] * grid.columns + x // grid.tile_size
         places = (tiles.offsets[tile].long() + past - 1).clamp(min=0)
-        ids = tiles.ids[places].long()
-        return torch.where(past > 0, values.flatten()[ids], 0.0)[..., None]
+        return torch.where(past > 0, values.flatten()[tiles.ids[places].long()], 0.0)[..., None]
 
 
 def rasterize_surface(
@@ -178,14 +177,11 @@ def rasterize_surface(
         backgrounds: [..., C, D], black if None.
 
     Raises:
-        NotImplementedError: absgrad with more channels than one pass blends, including three of normals and one of distortion.
+        NotImplementedError: absgrad with more than 128 channels, including three of normals and one of distortion.
     """
     more = int(distortion)
     assert splats.normals is not None
     channels = features.shape[-1]
-    if options.absgrad and channels + 3 + more > MAX_CHANNELS:
-        most = MAX_CHANNELS - 3 - more
-        raise NotImplementedError(f"absgrad is not supported for more than {most} channels; leave absgrad out")
     parts = [splats.normals, features, *([torch.zeros_like(features[..., :1])] if distortion else [])]
     behind = None if backgrounds is None else F.pad(backgrounds, (3, more))
     rendered = rasterize(

@@ -60,7 +60,7 @@ class Binning:
         self.splats = splats
         self.grid = grid
         self._options = options or Options(grid.tile_size)
-        self._keep_isects, self._by_depth = self._options.per_isect, by_depth
+        self._by_depth = by_depth
         # [1] uint32 on the device: splats in the largest list, after `record_max_tile_count`.
         self.max_tile_count = device.memory.full((1,), 0, np.uint32)
         self._device = device
@@ -85,7 +85,7 @@ class Binning:
         self._device.memory.limits.check_intersections(capacity)
         self.capacity = capacity
         empty = self._device.memory.empty
-        splats = empty(capacity, np.uint32) if self._keep_isects else None
+        splats = empty(capacity, np.uint32) if self._options.per_isect else None
         self._isects = Isects(empty(capacity, np.uint32), empty(capacity, np.uint32), capacity, splats)
         self._tile_sort = RadixSort(self._device, capacity)
         self._ids = self._isects.ids
@@ -113,7 +113,7 @@ class Binning:
         isects = self._isects
         tiles, ids = self._tile_sort.record(recorder, isects.tiles, isects.ids, self.isect_count, bits)
         recorder.stage("bin")
-        lists = self._device.memory.empty(self.capacity, np.uint32) if self._keep_isects else None
+        lists = self._device.memory.empty(self.capacity, np.uint32) if self._options.per_isect else None
         self._list_isects, self._ids = (ids, lists) if lists is not None else (None, ids)
         sorted_isects = replace(isects, tiles=tiles, ids=ids)
         counted: dict[str, Any] = {"isect_count": self.isect_count, "tile_offsets": self._offsets, "tile_ids": lists}
@@ -282,16 +282,15 @@ def bin_tiles(
         binning.reserve(recent + recent // 4)
     else:
         binning.reserve(int(binning.isect_count.numpy()[0]))
-    # This bounds the length of every list; most often one segment is enough for it.
-    max_tile_count = splats.depths.shape[-1]
-    asks = segments_for(device, max_tile_count) > 1
+    # The number of splats bounds the length of every list; most often one segment is enough for it.
+    segments = segments_for(device, splats.depths.shape[-1])
     with device.recording() as recorder:
         binning.record_lists(recorder)
-        if asks:
+        if segments > 1:
             binning.record_max_tile_count(recorder)
-    if asks:
-        max_tile_count = int(binning.max_tile_count.numpy()[0])
-    lists = binning.lists(segments_for(device, max_tile_count))
+    if segments > 1:
+        segments = segments_for(device, int(binning.max_tile_count.numpy()[0]))
+    lists = binning.lists(segments)
     # torch has few operations on uint32; no index here comes near 2³¹.
     offsets, ids = (as_tensor(a, splats.depths).view(torch.int32) for a in (lists.offsets, lists.ids))
     return BinnedTiles(offsets, ids, lists, binning.isect_count)

@@ -232,14 +232,7 @@ def _lens_of(camera: Camera, row: Callable[[ArrayLike], torch.Tensor]) -> dict[s
 
 @dataclass(frozen=True, eq=False)
 class RenderSettings:
-    """Settings for drawing a scene in any mode.
-
-    Attributes:
-        background: rgb from 0 to 1, or the environment learnt with the scene.
-        scene_scale: the depth shown as middle grey, world units.
-        antialiased: True if the Gaussians were trained with antialiasing.
-        near: depth of the near plane, world units.
-    """
+    """Settings for drawing a scene in any mode: arguments of `render`. `scene_scale` is the depth shown as middle grey."""
 
     background: ArrayLike | Environment
     scene_scale: float
@@ -293,8 +286,8 @@ def focuses(depths: Callable[[Camera], NDArray[np.float32]], cameras: Iterable[C
     `default` if all middles are empty."""
     from scipy.ndimage import gaussian_filter1d
 
-    found = [_median(depths(camera.scaled(min(1.0, _SMALL / max(camera.width, camera.height))))) for camera in cameras]
-    known = np.array([math.nan if depth is None else depth for depth in found])
+    small = (camera.scaled(min(1.0, _SMALL / max(camera.width, camera.height))) for camera in cameras)
+    known = np.array([_median(depths(camera)) for camera in small])
     present = np.isfinite(known)
     if not present.any():
         return np.full(len(known), default)
@@ -303,11 +296,12 @@ def focuses(depths: Callable[[Camera], NDArray[np.float32]], cameras: Iterable[C
     return np.exp(gaussian_filter1d(np.log(np.interp(at, at[present], known[present])), following, mode="nearest"))
 
 
-def _median(depths: NDArray[np.float32]) -> float | None:
+def _median(depths: NDArray[np.float32]) -> float:
+    """The median depth in the middle of a picture; NaN if that is empty."""
     height, width = depths.shape
     rows, columns = (slice(int(side * (0.5 - _MIDDLE / 2)), math.ceil(side * (0.5 + _MIDDLE / 2))) for side in (height, width))
     middle = depths[rows, columns]
-    return float(np.median(middle[middle > 0])) if (middle > 0).any() else None
+    return float(np.median(middle[middle > 0])) if (middle > 0).any() else math.nan
 
 
 def _linear(encoded: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -89,9 +89,6 @@ def _named(kind: ShaderModule | UserType | str, interface: str) -> tuple[Module,
     return module, user_type(module, interface)
 
 
-# --- falloffs ---
-
-
 def _check_falloff(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
     value_of, furthest_of = built_in("falloff").falloffOf[module], built_in("falloff").sigmaMaxThrough[module]
     extras, sigma = _check_values(lambda sigma, extras, rng: value_of(sigma, extras), furthest_of, ranges)
@@ -152,9 +149,6 @@ def _refuse(wrong: NDArray, what: str, values: NDArray, opacity: NDArray, extras
         raise SplatError(f"{what.format(f'{values[i]:.4g}')} with opacity {opacity[i]:.3g} and extras ({place})")
 
 
-# --- cameras ---
-
-
 def _check_camera(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
     """Check a camera's projection, and its Jacobian, which shapes splats and is differentiated once more."""
     if len(ranges) > sum(_COEFFICIENTS.values()):
@@ -176,46 +170,40 @@ def _check_camera(module: Module, linked: str | UserType, ranges: Mapping[str, R
         **dict(zip(_COEFFICIENTS, lens, strict=True)),
     }
 
-    def camera_of(inputs: Inputs) -> dict[str, Any]:
-        return fixed | {name: value for name, value in inputs.items() if name != "point"}
+    def arguments(inputs: Inputs) -> tuple[dict[str, Any], NDArray]:
+        return fixed | {name: value for name, value in inputs.items() if name != "point"}, inputs["point"]
+
+    def by_input(of_camera: Inputs, of_point: NDArray, *_: None) -> Inputs:
+        return of_camera | {"point": of_point}
 
     model = built_in("camera_model")
-    camera = camera_of(inputs)
-    may_be = np.asarray(model.isInDomainThrough[module](camera, point)) & (np.asarray(model.depthThrough[module](point)) > 0.3)
+    project, linearise = model.projectThrough[module], model.linearise[module]
+    depth = np.asarray(model.depthThrough[module](point))
+    may_be = np.asarray(model.isInDomainThrough[module](*arguments(inputs))) & (depth > 0.3)
     if may_be.mean() < 0.05:
         raise SplatError("isInDomain is false, or depth below 0.3, nearly everywhere; nothing is left to check")
     inputs = {name: value[may_be] for name, value in inputs.items()}
     identity = np.eye(3, dtype=np.float32)
 
-    def project(inputs: Inputs) -> NDArray:
-        return np.asarray(model.projectThrough[module](camera_of(inputs), inputs["point"]))
-
     def v_project(v: NDArray, inputs: Inputs) -> Inputs:
-        of_camera, of_point = gradients(model.projectThrough[module], v, camera_of(inputs), inputs["point"])
-        return of_camera | {"point": of_point}
+        return by_input(*gradients(project, v, *arguments(inputs)))
 
     def jacobian(inputs: Inputs) -> NDArray:
-        rows = model.linearise[module](camera_of(inputs), inputs["point"], identity)
+        rows = linearise(*arguments(inputs), identity)
         return np.stack([rows["x"], rows["y"]], 1)
 
     def v_jacobian(v: NDArray, inputs: Inputs) -> Inputs:
-        rows = {"x": v[:, 0], "y": v[:, 1]}
-        of_camera, of_point, _ = gradients(model.linearise[module], rows, camera_of(inputs), inputs["point"], identity)
-        return of_camera | {"point": of_point}
+        return by_input(*gradients(linearise, {"x": v[:, 0], "y": v[:, 1]}, *arguments(inputs), identity))
 
-    _compare("project", project, v_project, inputs)
+    _compare("project", lambda inputs: np.asarray(project(*arguments(inputs))), v_project, inputs)
     # The forward derivative gives the Jacobian's columns, the reverse one its rows.
-    columns, rows = jacobian(inputs), []
-    for v in np.eye(2, dtype=np.float32):
-        rows.append(v_project(np.broadcast_to(v, (len(columns), 2)), inputs)["point"])
+    columns, units = jacobian(inputs), np.eye(2, dtype=np.float32)
+    rows = [v_project(np.broadcast_to(v, (len(columns), 2)), inputs)["point"] for v in units]
     off = np.abs(columns - np.stack(rows, 1)).max((1, 2)) > 1e-3 * np.abs(columns).max((1, 2)) + 1e-3
     if off.mean() > _KINKS:
         raise SplatError("the forward derivative of project is not the transpose of the reverse one; is one of them your own?")
     _compare("the Jacobian of project", jacobian, v_jacobian, inputs)
     return {"CameraModel": linked} | ({"WITH_LENS": True} if ranges else {})
-
-
-# --- colours and losses ---
 
 
 def _check_color(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
@@ -232,7 +220,7 @@ def _check_color(module: Module, linked: str | UserType, ranges: Mapping[str, Ra
         "weights": rng.normal(size=(_SAMPLES, max(weights, 1))) * (weights > 0),
     }
     function = built_in("color").colorOf[vectors, max(weights, 1), module]
-    names = {"features": [str(i) for i in range(features)], "weights": [str(i) for i in range(weights)]}
+    names = {"features": [f"features[{i}]" for i in range(features)], "weights": [f"weights[{i}]" for i in range(weights)]}
     _check_derivatives("color", function, {name: value.astype(np.float32) for name, value in inputs.items()}, names=names)
     return {"Color": linked, "FEATURES": features} | ({"WEIGHTS": weights} if weights else {})
 
@@ -250,9 +238,6 @@ def _check_pixel_loss(module: Module, linked: str | UserType, ranges: Mapping[st
     if not all(np.isfinite(slope).all() for slope in slopes):
         raise SplatError("the derivative of loss is not finite where both colours are equal; add something small below a root")
     return {"PixelLoss": linked} | ({"JOINT": True} if isinstance(linked, UserType) else {})
-
-
-# --- radiance fields ---
 
 
 def _check_field(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
@@ -301,9 +286,6 @@ def _check_numbers(queries: FieldQueries, params: NDArray, inputs: Inputs) -> No
         )
 
 
-# --- derivatives ---
-
-
 def _check_derivatives(
     what: str,
     function: ShaderFunction,
@@ -335,7 +317,7 @@ def _compare(
     """Compare every derivative of v · function with central differences, which have errors from their steps and from float32.
 
     Args:
-        names: names of an input's numbers; further numbers are not checked.
+        names: names of an input's numbers in messages; further numbers are not checked.
         least: an input's lowest value.
         steps: an input's step; by default a hundredth of its value.
         kinks: the share of places that may be off.
@@ -348,7 +330,7 @@ def _compare(
     found = derivative(v, inputs)
     for name, values in inputs.items():
         numbers = list(np.ndindex(values.shape[1:]))
-        labels = (names or {}).get(name, ["".join(f"[{i}]" for i in index) for index in numbers])
+        labels = (names or {}).get(name, [name + "".join(f"[{i}]" for i in index) for index in numbers])
         for index, label in zip(numbers, labels, strict=False):
             at = values[:, *index]
             step = ((steps or {}).get(name) or 1e-2 * np.maximum(np.abs(at), 0.1)) * np.ones(len(at), np.float32)
@@ -363,11 +345,9 @@ def _compare(
             noise = 1e-6 * np.abs(high * v).reshape(len(at), -1).sum(1) / (above - below)
             worst = _worst(actual, expected, noise, kinks)
             if worst is not None:
-                bracketed = label if not label or label.startswith("[") else f"[{label}]"
-                by = label if label and bracketed != label and name == "extras" else f"{name}{bracketed}"
                 place = _place(inputs, worst, names)
                 raise SplatError(
-                    f"the derivative of {what} by {by} is {actual[worst]:.4g} at {place}, where finite differences have "
+                    f"the derivative of {what} by {label} is {actual[worst]:.4g} at {place}, where finite differences have "
                     f"{expected[worst]:.4g}; is every function in it [Differentiable], and no bare scalar left of a vector?"
                 )
 
@@ -389,8 +369,6 @@ def _place(inputs: Inputs, i: int, names: Mapping[str, list[str]] | None = None)
             parts.append(f"{name} = {shown if values.ndim == 1 else f'({shown})'}")
     return ", ".join(parts)
 
-
-# --- sources for other devices ---
 
 _Check = Callable[[Module, str | UserType, Mapping[str, Range]], dict[str, Any]]
 _SPLAT_KERNELS = (("rasterize", "rasterizeForward"), ("rasterize", "rasterizeBackward"), ("tiles", "countTiles"))

@@ -52,19 +52,10 @@ def bind(slang_type: Any, value: Value, what: str, leaf: Callable[[NDArray], Any
         given = f"a dict of {', '.join(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
         raise SplatError(f"{what} is {given}; give a dict of {', '.join(sorted(fields))}")
 
-    def zeros(field_type: Any) -> Value:
-        return {} if isinstance(field_type, StructType) else np.zeros(tuple(field_type.shape))
-
-    return {
-        name: bind(
-            field.type,
-            value[name] if name in value else zeros(field.type),
-            f"{name} of {what}",
-            leaf,
-            partial=partial,
-        )
-        for name, field in fields.items()
-    }
+    filled: dict[str, Value] = dict(value)
+    for name, field in fields.items():
+        filled.setdefault(name, {} if isinstance(field.type, StructType) else np.zeros(tuple(field.type.shape)))
+    return {name: bind(f.type, filled[name], f"{name} of {what}", leaf, partial=partial) for name, f in fields.items()}
 
 
 def _is_slangpys(value: Value) -> bool:
@@ -212,28 +203,6 @@ class ShaderFunction:
                 bound.append(bind(parameter.type, value, what, leaf if differentiated else constant))
         return bound
 
-    def gradients(self, v_output: Value, *arguments: Value) -> tuple[Any, ...]:
-        if not self.reflection.differentiable:
-            raise SplatError(f"{self!r} has no gradients: it is not marked [Differentiable]")
-        handle = self._module.device.handle
-        result = self.reflection.return_type
-        weights = bind(result, v_output, f"v_output of {self!r}", constant, partial=True)
-        bound = self._bind(arguments, lambda array: variable(handle, array))
-        batch = np.broadcast_shapes(
-            *batch_shapes(result, weights),
-            *(
-                shape
-                for parameter, value in zip(self.reflection.parameters, arguments, strict=True)
-                for shape in batch_shapes(parameter.type, value)
-            ),
-        )
-        one = spy.Tensor.from_numpy(handle, np.ones(batch or 1, np.float32))
-        # SlangPy may write the value, so it needs its own memory.
-        product = spy.Tensor.from_numpy(handle, np.zeros(batch or 1, np.float32))
-        product = product.with_grads(grad_in=one, zero=False)
-        self._module.inner_product(self._name).bwds(*bound, weights, product)
-        return tuple(gradient(*pair) for pair in zip(arguments, bound, strict=True))
-
     def _require_arguments(self) -> None:
         if self._parameters:
             raise SplatError(f"{self!r} is generic; give its arguments in brackets: {self._name}[…]")
@@ -310,8 +279,7 @@ class ShaderModule:
                     {result} result_ = {name}({names});
                     return {" + ".join(products(function.return_type))};
                 }}"""
-            module = self._compile(f"_{name}", source)
-            self._inner_products[name] = module.require_function("innerProduct")
+            self._inner_products[name] = self._compile(f"_{name}", source).require_function("innerProduct")
         return self._inner_products[name]
 
     def _compile(self, suffix: str, source: str) -> spy.Module:
@@ -333,7 +301,20 @@ def gradients(function: ShaderFunction, v_output: Value, *arguments: Value) -> t
     Raises:
         SplatError: the function is not differentiable, or the arguments do not fit it.
     """
-    return function.gradients(v_output, *arguments)
+    if not function.reflection.differentiable:
+        raise SplatError(f"{function!r} has no gradients: it is not marked [Differentiable]")
+    handle, result = function._module.device.handle, function.reflection.return_type
+    weights = bind(result, v_output, f"v_output of {function!r}", constant, partial=True)
+    bound = function._bind(arguments, lambda array: variable(handle, array))
+    shapes = list(batch_shapes(result, weights))
+    for parameter, value in zip(function.reflection.parameters, arguments, strict=True):
+        shapes += batch_shapes(parameter.type, value)
+    batch = np.broadcast_shapes(*shapes) or 1
+    # SlangPy may write the value, so it needs its own memory.
+    one, value = (spy.Tensor.from_numpy(handle, fill(batch, np.float32)) for fill in (np.ones, np.zeros))
+    product = value.with_grads(grad_in=one, zero=False)
+    function._module.inner_product(function._name).bwds(*bound, weights, product)
+    return tuple(gradient(*pair) for pair in zip(arguments, bound, strict=True))
 
 
 def types_of(source: str, interface: str) -> list[str]:

@@ -201,9 +201,9 @@ def summary(runs: Sequence[Sequence[Point]]) -> list[dict[str, float]]:
     """Average runs that differ only in their seed, point by point, with the standard deviation of PSNR between them."""
     rows = []
     for points in zip(*runs, strict=True):
-        names = ("gaussians", "seconds", "processor_seconds", "psnr", "ssim")
-        row: dict[str, float] = {name: float(np.mean([getattr(point, name) for point in points])) for name in names}
-        row = {"step": points[0].step, **row}
+        row: dict[str, float] = {"step": points[0].step}
+        for name in ("gaussians", "seconds", "processor_seconds", "psnr", "ssim"):
+            row[name] = float(np.mean([getattr(point, name) for point in points]))
         row["psnr_spread"] = float(np.std([point.psnr for point in points], ddof=1)) if len(points) > 1 else 0.0
         rows.append(row)
     return rows

@@ -3,10 +3,9 @@
 Initial Gaussians lie at the dataset's points, or at random in the box that its cameras see.
 """
 
-import dataclasses
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,17 +14,15 @@ from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout, save_tensors
 from splat_py.fit.run_folder import reading, require_layout, whole_number
 from splat_py.fit.steps import with_moments
-from splat_py.gpu.sources import constant_of
-from splat_py.render.shade import color_model, network_weights
+from splat_py.gpu.kernels import UserType
+from splat_py.render.shade import color_model, initial_network, network_weights
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import SH_C0, Gaussians
 from splat_py.shaders.custom_types import COLOR, SPLAT
+from splat_py.shaders.declarations import takes_of
 from splat_py.train.capture_model import capture_shapes, is_of_capture
 from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import EXTRAS, FEATURES, FILTER, MEAN, WEIGHTS, Parameters, State, averaged_groups, gaussians_of
-
-if TYPE_CHECKING:
-    from splat_py.gpu.kernels import UserType
 
 # The most intersections that an index can number.
 _MOST_ISECTS = (1 << 31) - 1
@@ -61,7 +58,7 @@ def initial_count(config: TrainConfig, dataset: Dataset) -> int:
     return config.init_num_pts if config.init == "random" or dataset.points is None else len(dataset.points[0])
 
 
-def with_sizes(config: TrainConfig, color: "str | UserType") -> TrainConfig:
+def with_sizes(config: TrainConfig, color: str | UserType) -> TrainConfig:
     """Return `config` with its `color_features` and `color_weights` filled in; SplatError if neither the user's type nor
     `config` gives their numbers, or they do not fit."""
     if color == "SphericalHarmonics":
@@ -74,8 +71,8 @@ def with_sizes(config: TrainConfig, color: "str | UserType") -> TrainConfig:
         features = features or _FEATURES[color]
         weights = weights or (network_weights(features, _HIDDEN) if color == "ColorNetwork" else 0)
     else:
-        features = features or constant_of(color.text, "FEATURES", 0)
-        weights = weights or constant_of(color.text, "WEIGHTS", 0)
+        declared = takes_of(color)
+        features, weights = features or declared[0] or 0, weights or declared[1]
     config = replace(config, color_features=features, color_weights=weights)
     config.validate()
     color_model(color, features, weights)
@@ -99,17 +96,13 @@ def _with_features(gaussians: Gaussians, config: TrainConfig) -> Gaussians:
     features[:, :3] = (gaussians.sh[:, 0] * SH_C0).numpy()[:, :size]
     weights = rng.normal(0, _NOISE, config.color_weights).astype(np.float32)
     if config.color == "ColorNetwork" and not config.color_source:
-        # One row per hidden unit (slang/splat/color.slang), initialised as in He et al. 2015.
-        row = network_weights(size, 1) - 3
-        rows = np.zeros(((config.color_weights - 3) // row, row), np.float32)
-        rows[:, : row - 4] = rng.normal(0, np.sqrt(2 / (row - 4)), (len(rows), row - 4))
-        rows[:, row - 3 :] = rng.normal(0, np.sqrt(1 / len(rows)), (len(rows), 3))
-        weights = np.concatenate([rows.ravel(), np.zeros(3, np.float32)])
+        hidden = (config.color_weights - 3) // (network_weights(size, 1) - 3)
+        weights = initial_network(size, hidden, config.seed)
     sh = gaussians.sh[:, :1].contiguous()
     return replace(gaussians, sh=sh, features=torch.from_numpy(features), weights=torch.from_numpy(weights))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Checkpoint:
     """Everything that a run needs to continue as if it had not stopped. Random numbers depend on (seed, step) alone."""
 
@@ -122,8 +115,7 @@ class Checkpoint:
 
     def gaussians(self) -> Gaussians:
         """Return the Gaussians; their splat and color may be a `SlangSource`."""
-        config = self.config
-        return gaussians_of(self.state, config, SPLAT.of(config), COLOR.of(config))
+        return gaussians_of(self.state, self.config, SPLAT.of(self.config), COLOR.of(self.config))
 
     def parameters(self) -> State:
         """Return the state of `Parameters`: without filters, means and learnt parts of the capture."""
@@ -131,7 +123,7 @@ class Checkpoint:
         return {name: values for name, values in self.state.items() if name not in beside}
 
     def save(self, path: Path) -> None:
-        header = {"step": self.step, "config": dataclasses.asdict(self.config), "capacity": self.capacity}
+        header = {"step": self.step, "config": asdict(self.config), "capacity": self.capacity}
         save_tensors(path, "splat_py", header, self.state)
 
     @classmethod

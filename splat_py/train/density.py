@@ -45,13 +45,6 @@ class Removal:
     after: int
 
 
-def refine(parameters: Parameters, config: TrainConfig, step: int, scene_scale: float) -> Parameters:
-    """Return the Gaussians after a step for which `config.densifies_at` is true; SplatError if none is left."""
-    if config.strategy == "mcmc":
-        return relocate_and_grow(parameters, config, step)
-    return densify(parameters, config, step, scene_scale)
-
-
 def densify(parameters: Parameters, config: TrainConfig, step: int, scene_scale: float) -> Parameters:
     """Clone small Gaussians with large screen-space gradients, split large ones, remove faint ones and, once opacities have
     been reset, huge ones. If more would grow than `config.max_gaussians` allows, those with the largest gradients do. New
@@ -121,8 +114,7 @@ def relocate_and_grow(parameters: Parameters, config: TrainConfig, step: int) ->
     alive, origins, copies = _record_draw(recorder, parameters, config, step, count)
     # Each row becomes a copy of its origin. No origin is itself a copy; origins with copies lose their moments.
     for name in groups_of(parameters.arrays):
-        target = AdamArrays.of(parameters.arrays, name)
-        _dispatch_rows(recorder, "relocateRows", origins, target, copies=copies)
+        _dispatch_rows(recorder, "relocateRows", origins, AdamArrays.of(parameters.arrays, name), copies=copies)
     after = parameters
     if rows > count:
         _, origins, _ = _record_draw(recorder, parameters, config, step, rows)

@@ -225,13 +225,8 @@ def color_correct_quadratic(img: Tensor, ref: Tensor, num_iters: int = 5, eps: f
     """Correct the image by quadratic polynomials of all its channels that best fit the reference; clip to [0, 1].
 
     Each of `num_iters` fits starts from the result of the last one. A channel's fit leaves out pixels where the channel is
-    saturated (within `eps` of 0 or 1) in the given image, in the image corrected so far, or in the reference.
-
-    Args:
-        img, ref: [..., C], 0 to 1, the same number of pixels.
-
-    Raises:
-        SplatError: `img` and `ref` differ in their numbers of pixels or channels.
+    saturated (within `eps` of 0 or 1) in the given image, in the image corrected so far, or in the reference. Other arguments
+    and errors are those of `color_correct_affine`.
     """
     images, references = _pixels(img, ref)
     channels = images.shape[1]

@@ -135,7 +135,7 @@ class PhotographGradients:
         if depth is not None:
             colors, background = depth.record_features(recorder, colors, splats.depths), depth.background
         lists = binning.lists(self.segments)
-        rasterization = Rasterization.of(self._device, splats, colors, background, lists, target.image, options)
+        rasterization = Rasterization(self._device, splats, colors, background, lists, target.image, options)
         rasterization.record(recorder)
 
         # The loss and its gradient, after environment and exposure.

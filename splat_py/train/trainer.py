@@ -101,12 +101,11 @@ class Trainer(StepsInFlight):
         self.memory = plan_memory(self.dataset, self.config, self.device, max_memory, count, self.ranks.local_size)
         # Prunings by contribution.
         self.removals: list[density.Removal] = []
-        memory = self.device.memory
         super().__init__(self.device, resume.step if resume else 0)
         # Loss sums of each photograph of the steps in flight, and loss values over all processes.
         each = self.config.photographs // self.ranks.size
         ahead = self.device.tuning.steps_ahead + 1
-        self._sums = [[memory.empty(SUMS) for _ in range(each)] for _ in range(ahead)]
+        self._sums = [[self.device.memory.empty(SUMS) for _ in range(each)] for _ in range(ahead)]
         self._values: dict[int, LossValues] = {}
         self._interrupts = Interrupts()
         self._stopped_by = 0
@@ -116,8 +115,7 @@ class Trainer(StepsInFlight):
         self._views: TrainingViews | None = None
         self._finished: deque[StepReport] = deque()
         state = resume.state if resume else None
-        filtering = self.config.filter_3d
-        self._filter = Filter3D(self.device, self._training_cameras, dataset.near, state) if filtering else None
+        self._filter = Filter3D(self.device, self._training_cameras, dataset.near, state) if self.config.filter_3d else None
         self._capture = CaptureModel(self.device, self.config, self.dataset, state)
         if resume:
             self.parameters = Parameters(self.device, resume.parameters())
@@ -229,18 +227,16 @@ class Trainer(StepsInFlight):
         return views[self.ranks.own(len(views))]
 
     def _submit(self, step: int) -> int:
-        if self.ranks.alone:
-            recorder = self.device.record()
-            self._record_update(recorder, step, self._record_photographs(recorder, step))
-            return recorder.submit(wait=False)
         while True:
             recorder = self.device.record()
             captures = self._record_photographs(recorder, step)
-            recorder.submit()
-            if self._fitted(step):
+            if self.ranks.alone:
                 break
-        self._exchange(step, captures)
-        recorder = self.device.record()
+            recorder.submit()
+            if self._fitted():
+                self._exchange(step, captures)
+                recorder = self.device.record()
+                break
         self._record_update(recorder, step, captures)
         return recorder.submit(wait=False)
 
@@ -316,13 +312,12 @@ class Trainer(StepsInFlight):
 
     # Several processes
 
-    def _fitted(self, step: int) -> bool:
+    def _fitted(self) -> bool:
         """True if the lists of all processes were long enough; otherwise enlarge them, and all processes repeat the step."""
-        status = self._status
-        overflow = Overflow(*map(int, status.numpy()))
+        overflow = Overflow(*map(int, self._status.numpy()))
         missing, self._stopped_by = self.ranks.largest([overflow.isect_count, self._interrupts.number or 0])
         if overflow.isect_count:
-            status.write(np.zeros(3, np.uint32))
+            self._status.write(np.zeros(3, np.uint32))
             self._gradients.reserve_lists(overflow)
         return missing == 0
 
@@ -365,7 +360,10 @@ class Trainer(StepsInFlight):
         self._batch = None
         if self.config.densifies_at(step):
             limited = replace(self.config, max_gaussians=self.config.growth_limit(step, before, self._budget))
-            self.parameters = density.refine(self.parameters, limited, step, self.dataset.scene_scale)
+            if limited.strategy == "mcmc":
+                self.parameters = density.relocate_and_grow(self.parameters, limited, step)
+            else:
+                self.parameters = density.densify(self.parameters, limited, step, self.dataset.scene_scale)
             # Releases the previous Gaussians, so that at most two copies exist at once.
             self._gradients.reserve(self.parameters)
             self.parameters = density.in_spatial_order(self.parameters, self.dataset.bounds)

@@ -1,7 +1,7 @@
 """Training views on the device: cameras, photographs over a background, and known depths with their loss. Small photographs
 come first: their steps are faster and fit the large structures."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -99,18 +99,15 @@ class RandomBackgrounds:
             return photograph
         black, white = (photographs[view] for photographs in self._over)
         composed = recorder.scratch(photograph.shape, np.uint32)
-        red, green, blue = map(float, self._colors[self._number(step)])
-        record_composition(recorder, (red, green, blue), black, white, composed)
+        record_composition(recorder, [*map(float, self._colors[self._number(step)])], black, white, composed)
         return composed
 
     def _number(self, step: int) -> int:
         return int(np.random.default_rng((self._seed, step)).integers(_BACKGROUNDS))
 
 
-def record_composition(
-    recorder: Recorder, background: tuple[float, float, float], black: Array, white: Array, composed: Array
-) -> None:
-    """Compose a photograph over a background from those over black and over white, [H, W] uint32 as from `pack`."""
+def record_composition(recorder: Recorder, background: Sequence[float], black: Array, white: Array, composed: Array) -> None:
+    """Compose a photograph over a background, rgb, from those over black and over white, [H, W] uint32 as from `pack`."""
     color: dict[str, Any] = dict(zip(("red", "green", "blue"), background, strict=True))
     arrays: dict[str, Any] = {"over_black": black, "over_white": white, "composed": composed}
     groups, pixels = linear_groups(composed.size), composed.size

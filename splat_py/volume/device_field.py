@@ -338,9 +338,6 @@ def features_of(name: str, features: Array) -> dict[str, Any]:
     return {name: None if halves else features, f"{name}_halves": features if halves else None}
 
 
-# --- the rays of cameras ---
-
-
 def camera_rays(device: Device, recorder: Recorder, cameras: Sequence[Camera]) -> Rays:
     """Record the rays through the pixels of cameras of one size, row by row and camera by camera."""
     width, height = cameras[0].width, cameras[0].height

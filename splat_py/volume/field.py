@@ -2,9 +2,8 @@
 
 import math
 import os
-import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,16 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import Layout, atomic_path, load_tensors, npy_header, reason, regular, save_tensors
+from splat_py.base.files import Layout, atomic_path, load_npz, load_tensors, reason, save_tensors
 from splat_py.gpu.accumulation import alert_not_deterministic
 from splat_py.gpu.autograd import first_derivative, graph_break, load_state, save_state
 from splat_py.gpu.device import Device, device_for, get_device
 from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors
 from splat_py.scene.camera import Camera
 from splat_py.volume.device_field import Box, DeviceField, March, RayImage, Rays, camera_rays, stored
-
-# Largest ratio of unpacked to packed bytes of an .npz; even empty space packs less well.
-_MOST_UNPACKED = 1200
 
 
 class Field(ABC):
@@ -171,7 +167,7 @@ class Field(ABC):
             raise SplatError(f"{path} does not exist; name a radiance field's .safetensors or .npz")
         try:
             npz = path.suffix == ".npz"
-            return cls._of_arrays(_read_npz(path, cls._check_layout) if npz else load_tensors(path, None, cls._check_layout)[1])
+            return cls._of_arrays(load_npz(path, cls._check_layout) if npz else load_tensors(path, None, cls._check_layout)[1])
         except Exception as error:  # zipfile and NumPy pass on their parsers' errors
             raise SplatError(f"{path} is not a {cls._name} of splat_py or is damaged: {reason(error)}") from error
 
@@ -184,34 +180,11 @@ def check_background(background: ArrayLike) -> NDArray[np.float32]:
     return rgb
 
 
-# --- files: arrays by name, checked before any of them is read ---
-
-
 def _field_path(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if path.suffix not in (".npz", ".safetensors"):
         raise SplatError(f"{path} does not end in .safetensors or .npz, the formats of a radiance field")
     return path
-
-
-def _read_npz(path: Path, check: Callable[[dict[str, Any], Layout], None]) -> dict[str, NDArray[Any]]:
-    """Read the arrays of an .npz; nothing is allocated before all headers are checked."""
-    layout: Layout = {}
-    with zipfile.ZipFile(regular(path)) as archive:
-        members = archive.infolist()
-        if sum(member.file_size for member in members) > max(_MOST_UNPACKED * path.stat().st_size, 1 << 20):
-            raise ValueError(f"it would unpack to more than {_MOST_UNPACKED} times its size")
-        for member in members:
-            shape, dtype = npy_header(archive, member.filename)
-            if math.prod(shape) * dtype.itemsize > member.file_size:
-                raise ValueError(f"{member.filename} is shorter than it says")
-            layout[member.filename.removesuffix(".npy")] = f"{dtype.kind.upper()}{8 * dtype.itemsize}", shape
-    check({}, layout)
-    with np.load(path, allow_pickle=False) as loaded:
-        return {name: loaded[name] for name in layout}
-
-
-# --- rays ---
 
 
 def check_rays(tensors: dict[str, Tensor], features: Collection[str]) -> None:
@@ -237,17 +210,8 @@ def check_finite_tensors(tensors: dict[str, Tensor]) -> None:
 
 class _Render(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        size: tuple[int, ...],
-        march: March,
-        device: Device,
-        field: Callable[..., DeviceField],
-        rays_o: Tensor,
-        rays_d: Tensor,
-        background: Tensor,
-        *parameters: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        size, march, device, field, rays_o, rays_d, background, *parameters = arguments
         array = device.memory.array
         volume = field(device, *(stored(device, part.detach()) for part in parameters))
         rays = Rays(array(rays_o.detach()), array(rays_d.detach()), *size)

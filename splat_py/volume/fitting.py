@@ -335,14 +335,11 @@ def fit(
         viewmats: [V, 4, 4] world → camera, OpenCV axes.
         Ks: [V, 3, 3] intrinsics in pixels, pixel centres at +0.5.
         box: [2, 3] lower and upper corner of the grid in the world.
-        resolutions: voxels along the longest side, stage by stage.
-        steps_per_resolution: steps of each stage; all photographs take part in a step, up to `rays_per_step` rays.
-        sh_degree: 0, 1 or 2.
+        resolutions, steps_per_resolution, sh_degree, options: the fields of `VolumeConfig`.
         background: [3] rgb; black by default, or the dataset's.
         on_step: called for every finished step.
         field: "grid", "hash" for a hash grid, or your own Slang from `splat_py.shaders.source` or `load`, a type that
             implements `IFieldFunction`.
-        options: the other fields of `VolumeConfig`.
 
     Raises:
         SplatError: an argument has the wrong shape or value, or photographs and cameras do not belong together.

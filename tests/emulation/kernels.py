@@ -318,7 +318,7 @@ def _record_rasterization(
     binning.record_max_tile_count(recorder)
     image = Image.empty(device, 1, 8, 8, channels, **written)
     colors, backgrounds = empty((1, 8, channels)), empty((1, channels))
-    work = Rasterization.of(device, splats, colors, backgrounds, binning.lists(segments), image, options)
+    work = Rasterization(device, splats, colors, backgrounds, binning.lists(segments), image, options)
     work.record(recorder)
     work.record_backward(recorder, image.colors, image.alphas, empty((1, 8, options.gradient_row_length(channels))))
 
@@ -411,8 +411,14 @@ def _record_along_rays(recorder: Recorder) -> None:
         tuning = replace(_GPU_TUNING, segment=8) if segments > 1 else _GPU_TUNING
         options = Options(16, primitive="Surfel")
         _record_rasterization(recorder, tuning, options, channels, segments, ids, distortion=distortion, median=True)
-    for ids in (DENSE, PACKED):
-        _record_rasterization(recorder, _GPU_TUNING, Options(16, primitive="RayGaussian"), 3, ids=ids)
+    gsplats = Options(16, primitive="GsplatSurfel")
+    _record_projection(recorder, SCENE, CAMERAS, gsplats, PACKED)
+    for options, ids in (
+        (gsplats, DENSE),
+        (Options(16, primitive="RayGaussian"), DENSE),
+        (Options(16, primitive="RayGaussian"), PACKED),
+    ):
+        _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=ids)
 
 
 def _record_cameras(recorder: Recorder) -> None:

@@ -302,4 +302,4 @@ def test_wrong_arguments_of_pixels_are_named() -> None:
     wrong("backgrounds has shape", backgrounds=torch.ones(2, 4))
     wrong("flatten_ids holds an index", flatten_ids=t.ids + 1000)
     wrong("isect_offsets must ascend", flatten_ids=t.ids[:10])
-    wrong("absgrad is not supported", kind=NotImplementedError, absgrad=True, colors=torch.rand(2, 50, 33))
+    wrong("absgrad is not supported", kind=NotImplementedError, absgrad=True, colors=torch.rand(2, 50, 129))

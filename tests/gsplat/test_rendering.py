@@ -69,12 +69,35 @@ class Shutter(Enum):
         ("global_z_order", False),
         ("rays", torch.rand(2, 28, 40, 6)),
         ("camera_model", "ftheta"),
+        ("render_mode", "RGB-d"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(NotImplementedError, match=name) as error:
         rasterization(**arguments(), **{name: value})
     assert "\n" not in str(error.value) and len(str(error.value)) < 250
+
+
+def test_whole_numbers_of_any_kind_are_sizes_and_settings_have_their_type() -> None:
+    given = arguments()
+    images, _, _ = rasterization(**given | {"width": torch.tensor(given["width"])})
+    assert torch.equal(images, rasterization(**given)[0])
+    refused(r"width is tensor\(40\.\)", rasterization, **given | {"width": torch.tensor(40.0)})
+    refused("means is on the meta device", rasterization, **given | {"means": given["means"].to("meta")})
+    with pytest.raises(TypeError, match="renderer_config is a str"):
+        rasterization(**given, renderer_config="mixed")
+    with pytest.raises(NotImplementedError, match=r"render_mode='Ed'.*use 'ED'"):
+        rendering.rasterization_2dgs(**given, render_mode="Ed")
+
+
+@pytest.mark.usefixtures("own_package")
+def test_gsplats_own_renderer_takes_what_1_6_gives_it() -> None:
+    given = arguments((2,), sh_degree=1)
+    whole = rendering._rasterization(**given)[0]
+    shared = given | {"colors": given["colors"][0], "tile_size": None, "with_ut": False, "camera_model": "pinhole"}
+    torch.testing.assert_close(rendering._rasterization(**shared)[0][0], whole[0])
+    with pytest.raises(NotImplementedError, match=r"_rasterization of gsplat 1\.5\.3 does not support with_eval3d"):
+        rendering._rasterization(**given, with_eval3d=True)
 
 
 @pytest.mark.parametrize("shutter", [None, Shutter.GLOBAL, RollingShutterType.GLOBAL])
@@ -89,17 +112,6 @@ def test_neutral_values_are_ignored(shutter: Any) -> None:
     neutral |= {"channel_chunk": 8, "segmented": True, "global_z_order": True, "rolling_shutter": shutter}
     images, _, _ = rasterization(**given, **neutral, renderer_config=rendering.RendererConfig_MixedBatch())
     assert torch.equal(images, rasterization(**given)[0])
-
-
-def test_arguments_by_position() -> None:
-    """Positions of gsplat 1.5.3 and of 1.6, which differ after with_eval3d: neutral values are accepted there."""
-    given = arguments()
-    first = [given[name] for name in ("means", "quats", "scales", "opacities", "colors", "viewmats", "Ks", "width", "height")]
-    common = [0.01, 1e10, 0.0, 0.3, None, False, 16, torch.rand(2, 3), "RGB", False, False, "classic", 32, False]
-    common += ["pinhole", False, None, False, False]
-    older = rasterization(*first, *common, None, None, None, None, Shutter.GLOBAL, None)
-    newer = rasterization(*first, *common, False, True, None, *[None] * 6, Shutter.GLOBAL, None, None, None, None, None)
-    assert torch.equal(older[0], newer[0])
 
 
 def test_camera_models_are_passed_on() -> None:

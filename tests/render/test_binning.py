@@ -176,7 +176,7 @@ def test_two_kernels_that_disagree(bias: int | None, keep_isects: bool, width: i
     image = Image.empty(device, 1, height, width, 3)
     colors = memory.array(rng.uniform(size=(1, count, 3)).astype(np.float32))
     backgrounds, v_alphas = (memory.array(np.zeros(shape, np.float32)) for shape in ((1, 3), (1, height, width, 1)))
-    work = Rasterization.of(device, splats, colors, backgrounds, binning.lists(), image, options)
+    work = Rasterization(device, splats, colors, backgrounds, binning.lists(), image, options)
     rows = memory.empty((1, count, options.gradient_row_length(3)))
     recorder = device.record()
     work.record(recorder)

@@ -162,8 +162,7 @@ def test_values(name: str, changes: dict[str, Any]) -> None:
     ("name", "changes"),
     [
         ("camera_model", {"camera_model": "ftheta"}),
-        # Sums of absolute values cannot be combined from passes over parts of the channels.
-        ("absgrad", {"colors": torch.rand(N, 40), "backgrounds": None, "absgrad": True}),
+        ("absgrad", {"colors": torch.rand(N, 129), "backgrounds": None, "absgrad": True}),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )

@@ -233,3 +233,13 @@ def test_absgrad_is_there_after_the_forward_pass(packed: bool) -> None:
     images.sum().backward()
     assert meta["means2d"].absgrad.shape == before.shape and meta["means2d"].absgrad.any()
     assert not hasattr(render(packed=packed)[2]["means2d"], "absgrad")
+
+
+def test_absgrad_of_many_channels_is_that_of_their_sum() -> None:
+    """Eleven times three channels, of which each third has the gradient of one."""
+    few, many = (
+        render(absgrad=True, colors=torch.rand(N, 3, generator=torch.Generator().manual_seed(1)).repeat(1, k)) for k in (1, 11)
+    )
+    few[0].square().sum().mul(11).backward()
+    many[0].square().sum().backward()
+    torch.testing.assert_close(many[2]["means2d"].absgrad, few[2]["means2d"].absgrad, rtol=1e-3, atol=1e-4)

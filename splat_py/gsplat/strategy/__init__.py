@@ -24,8 +24,7 @@ from splat_py.gsplat.strategy.ops import (
     sample_add,
     split,
 )
-
-__all__ = ["DefaultStrategy", "MCMCStrategy", "Strategy"]
+from splat_py.gsplat.version import by_position
 
 # The most Gaussians that may replace one, which is the size of the table of binomials.
 _MAX_RATIO = 51
@@ -257,7 +256,7 @@ class MCMCStrategy(_GaussianStrategy):
     refine_every: int = 100
     min_opacity: float = 0.005
     verbose: bool = False
-    # Keyword only: gsplat 1.6 has the first of these in the middle, while positions here are those of 1.5.
+    # Keyword only in gsplat 1.5.3, which lacks them.
     _: KW_ONLY
     noise_injection_stop_iter: int = -1
     noise_opacity_t: float = DEFAULT_MCMC_OPACITY_T
@@ -281,11 +280,9 @@ class MCMCStrategy(_GaussianStrategy):
         """Refine when due, and add noise to the means.
 
         Args:
-            params: raw parameters by name, [N, ...]; changed in place, like `optimizers`.
-            state: from `initialize_state`.
+            params, optimizers, state, scene: as in `DefaultStrategy.step_post_backward`.
             info: `rasterization`'s meta; not used.
             lr: current learning rate of the means.
-            scene: gets a call for every change of rows.
         """
         binoms = state["binoms"] = state["binoms"].to(params["means"].device)
         if self.refine_start_iter < step < self.refine_stop_iter and step % self.refine_every == 0:
@@ -313,3 +310,8 @@ class MCMCStrategy(_GaussianStrategy):
         if count:
             sample_add(params, optimizers, {}, count, binoms, self.min_opacity, scene)
         return count
+
+
+MCMCStrategy.__init__ = by_position(  # type: ignore[method-assign]
+    "1.6.0", 5, "noise_injection_stop_iter refine_every min_opacity verbose noise_opacity_t noise_opacity_k"
+)(MCMCStrategy.__init__)

@@ -148,8 +148,7 @@ def sample_add(
     """Append `n` Gaussians at the positions of others, drawn by opacity, which share opacity and extent with them. New ones
     start without momentum and with a state of 0. `binoms` and `min_opacity` are as in `relocate`."""
     drawn = _multinomial_sample(params["opacities"].sigmoid().flatten(), n)
-    shared = _shared(params, drawn, binoms, min_opacity)
-    for name, values in shared.items():
+    for name, values in _shared(params, drawn, binoms, min_opacity).items():
         params[name][drawn] = values
     _append_rows(params, optimizers, {}, None, drawn, {})
     for name, values in _rows(state).items():

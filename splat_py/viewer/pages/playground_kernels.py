@@ -53,7 +53,7 @@ def scene_plan(
     Shading(scene.means, stored, cameras, splats.radii, colors, color, options).record(recorder)
     binning.record_count(recorder)
     binning.record_lists(recorder)
-    Rasterization.of(device, splats, colors, backgrounds, binning.lists(), image, options).record(recorder)
+    Rasterization(device, splats, colors, backgrounds, binning.lists(), image, options).record(recorder)
     recorder.submit_as("frame")
     assert scene.covars is not None
     plan.name(means=scene.means, opacities=scene.opacities, covars=scene.covars, features=features)
