@@ -219,15 +219,13 @@ def write_dataset(folder: Path, scenery: Scenery, recipe: dict[str, int]) -> Non
     viewmats, K = scenery.cameras(views, size)
     (folder / "images").mkdir(parents=True)
     images, frames = [], []
-    with late_progress("rendering the demo scene", views) as advance:
-        for i, viewmat in enumerate(viewmats):
-            image = np.round(255 * scenery.render(viewmat, K, size, size)).astype(np.uint8)
-            name = f"images/{i:03}.png"
-            write_pixels(folder / name, image)
-            images.append(image)
-            opengl = np.linalg.inv(viewmat) @ np.diag([1.0, -1.0, -1.0, 1.0])
-            frames.append({"file_path": name, "transform_matrix": opengl.tolist()})
-            advance()
+    for i, viewmat in enumerate(late_progress(viewmats, "rendering the demo scene", views)):
+        image = np.round(255 * scenery.render(viewmat, K, size, size)).astype(np.uint8)
+        name = f"images/{i:03}.png"
+        write_pixels(folder / name, image)
+        images.append(image)
+        opengl = np.linalg.inv(viewmat) @ np.diag([1.0, -1.0, -1.0, 1.0])
+        frames.append({"file_path": name, "transform_matrix": opengl.tolist()})
     points, colors = sparse_points(viewmats, K, images, scenery.surfaces())
     write_points(folder / "points.ply", points, colors)
 

@@ -16,6 +16,7 @@ from splat_py.base.errors import SplatError
 from splat_py.base.fields import check_fields, dataclass_of
 from splat_py.base.files import parse_json, reason, regular, write_json
 from splat_py.scene.camera import MOST_DISTANCE, Camera, camera_extent, find_focus, find_subject, look_at_matrix, mean_up
+from splat_py.scene.similarity import quaternion_of
 
 Float64Array = NDArray[np.float64]
 
@@ -228,10 +229,9 @@ class Keyframe:
 
     @classmethod
     def of_camera(cls, camera: Camera, time: float) -> Self:
-        x, y, z, w = Rotation.from_matrix(camera.viewmat[:3, :3].T).as_quat()
         fov = math.degrees(2 * math.atan(0.5 * camera.height / camera.K[1, 1]))
-        a, b, c = camera.position
-        return cls(time, (float(a), float(b), float(c)), (float(w), float(x), float(y), float(z)), fov)
+        x, y, z = map(float, camera.position)
+        return cls(time, (x, y, z), quaternion_of(camera.viewmat[:3, :3].T), fov)
 
 
 @dataclass(frozen=True)

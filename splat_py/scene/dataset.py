@@ -264,11 +264,8 @@ def contents_of(dataset: Dataset, known: tuple[str, str] | None = None) -> tuple
         with regular(path).open("rb") as file:
             return hashlib.file_digest(file, "blake2b").hexdigest()
 
-    with late_progress("Checking files", len(names)) as advance, ThreadPoolExecutor() as pool:
-        digests = []
-        for digest in pool.map(hashed, (path for _, path in names)):
-            digests.append(digest)
-            advance()
+    with ThreadPoolExecutor() as pool:
+        digests = list(late_progress(pool.map(hashed, (path for _, path in names)), "Checking files", len(names)))
     return stamps, _digest([[name, digest] for (name, _), digest in zip(names, digests, strict=True)])
 
 

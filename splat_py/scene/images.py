@@ -3,13 +3,13 @@
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from time import monotonic
+from typing import TypeVar
 
 import cv2
 import numpy as np
@@ -22,6 +22,8 @@ from splat_py.base.errors import SplatError
 from splat_py.base.files import is_file
 from splat_py.scene.camera import Camera
 from splat_py.scene.pictures import Pixels, UInt8Array, decode_mask, read_header, read_picture
+
+_T = TypeVar("_T")
 
 Points = tuple[NDArray[np.float32], UInt8Array]
 
@@ -250,9 +252,8 @@ class ImageStore:
             return
         pool = ThreadPoolExecutor()
         try:
-            with late_progress("Photographs", len(self._views)) as advance:
-                for _ in pool.map(self.__getitem__, range(len(self._views))):
-                    advance()
+            for _ in late_progress(pool.map(self.__getitem__, range(len(sizes))), "Photographs", len(sizes)):
+                pass
         finally:
             pool.shutdown(cancel_futures=True)
             _undistortion_maps.cache_clear()
@@ -271,19 +272,16 @@ class ImageStore:
         return image
 
 
-@contextmanager
-def late_progress(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """A progress bar on stderr that appears after two seconds. Yields a function to call after each item."""
+def late_progress(items: Iterable[_T], what: str, total: int) -> Iterator[_T]:
+    """Yield the items, with a progress bar on stderr that appears after two seconds."""
     began, progress = monotonic(), Progress(console=Console(stderr=True), transient=True)
     bar = progress.add_task(what, total=total)
-
-    def advance() -> None:
-        progress.advance(bar)
-        if monotonic() - began > _PATIENCE_SECONDS:
-            progress.start()
-
     try:
-        yield advance
+        for item in items:
+            yield item
+            progress.advance(bar)
+            if monotonic() - began > _PATIENCE_SECONDS:
+                progress.start()
     finally:
         if progress.live.is_started:
             progress.stop()

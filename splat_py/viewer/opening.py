@@ -23,13 +23,13 @@ from splat_py.scene.dataset import NEAR, Dataset
 from splat_py.scene.editing import select
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.pictures import shrunk
-from splat_py.scene.similarity import rotation_matrices
+from splat_py.scene.similarity import quaternion_of, rotation_matrices
 from splat_py.scene.sources import is_scene_file
 from splat_py.shaders.custom_types import CAMERA, OwnTypes
 from splat_py.train.capture_model import LearntCapture
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.run import RunFolder, learnt_of
-from splat_py.viewer.page_server import aim, camera_of, quaternion_of
+from splat_py.viewer.page_server import aim, camera_of
 
 if TYPE_CHECKING:
     import viser

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from splat_py.base.errors import SplatError
 from splat_py.scene.camera import Camera
-from splat_py.scene.similarity import Similarity, rotation_matrices
+from splat_py.scene.similarity import rotation_matrices
 
 if TYPE_CHECKING:
     import viser
@@ -182,12 +182,6 @@ def camera_of(handle: Any) -> Camera | None:
         return Camera.posed(position, rotation_matrices(wxyz), math.degrees(fov), *size, "page")
     except (SplatError, TypeError, ValueError, ArithmeticError, AssertionError, AttributeError):
         return None
-
-
-def quaternion_of(rotation: NDArray[np.float64]) -> tuple[float, float, float, float]:
-    """The quaternion (w, x, y, z) of a rotation matrix [3, 3]."""
-    w, x, y, z = map(float, Similarity(rotation).quat)
-    return w, x, y, z
 
 
 def axis_of(camera: Camera, up: NDArray[np.float64]) -> NDArray[np.float64]:
