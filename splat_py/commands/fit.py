@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from splat_py.volume.fitting import FitReport as VolumeReport
 
 _RANGES: dict[str, Range] = {"blobs": (1, LARGEST), "steps": (1, LARGEST), "seed": (0, (1 << 63) - 1)}
-_RESULTS = "field.safetensors", "metrics.json"
 
 
 @dataclass(frozen=True)
@@ -212,7 +211,6 @@ class FitVolume(OnDevice):
         if self.resume:
             run_folder.require_checkpoint(self.out)
         else:
-            run_folder.refuse_existing(self.out, *_RESULTS)
             require_capture(self.data.data)
         with run_folder.run_lock(self.out):
             self._run(path, self.out / "run.json")
@@ -220,8 +218,7 @@ class FitVolume(OnDevice):
     def _run(self, path: Path, record_path: Path) -> None:
         """Begin or resume a fit, with the folder locked."""
         if not self.resume:
-            # Another process may have run before the lock was taken.
-            run_folder.refuse_existing(self.out, *_RESULTS)
+            run_folder.refuse_existing(self.out, "field.safetensors", "metrics.json")
         import numpy as np
 
         from splat_py.fit.run_folder import RunRecord, removed_without

@@ -1,12 +1,12 @@
 """Options for reading or making a capture, on the command line and in a run's run.json."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from splat_py.base.fields import LARGEST, Range, bytes_of, check_fields, dataclass_of
+from splat_py.base.fields import LARGEST, Range, bytes_of, check_fields
 from splat_py.scene.sources import Format
 
 if TYPE_CHECKING:
@@ -58,17 +58,6 @@ class DataOptions:
             memory_limit_bytes=memory_limit_bytes,
             undistort=self.undistort,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """The contents for run.json, with an absolute path of the folder: commands may run from anywhere."""
-        return {**asdict(self), "data": str(self.data.resolve())}
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "DataOptions":
-        """Read the options that `to_json` wrote; TypeError or SplatError for other contents."""
-        options = dataclass_of(cls, content)
-        options.validate()
-        return options
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,6 @@ def page_server(host: str, port: int) -> "Iterator[viser.ViserServer]":
     """A server for the duration of the context, on `port` or, if it is taken, on one of the next; 0 means any free port. It
     rejects pages of other sites in the same browser and never uses viser's public relay. If other machines can reach `host`, it
     answers only those who know the token in its address."""
-    require_viewer()
     import rich
     import viser
 

@@ -333,18 +333,11 @@ async function readScene(layout) {
   const parts = {};
   let offset = 0;
   for (const [name, type, count] of layout) {
-    parts[name] = type === "f32" ? new Float32Array(bytes, offset, count) : halves(new Uint16Array(bytes, offset, count));
-    offset += count * (type === "f32" ? 4 : 2);
+    const Numbers = type === "f32" ? Float32Array : Float16Array;
+    parts[name] = Float32Array.from(new Numbers(bytes, offset, count));
+    offset += count * Numbers.BYTES_PER_ELEMENT;
   }
   return parts;
-}
-
-/** Convert 16-bit floats (IEEE 754) to 32-bit ones: the difference of their exponent biases is a factor of 2¹¹². */
-function halves(bits) {
-  const floats = new Float32Array(bits.length);
-  const integers = new Int32Array(floats.buffer);
-  for (let i = 0; i < bits.length; i++) integers[i] = ((bits[i] & 0x8000) << 16) | ((bits[i] & 0x7fff) << 13);
-  return floats.map((x) => x * 2 ** 112);
 }
 
 /** A picture of at most about `pixels` pixels from a file or an ImageData. */
