@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import combinations, groupby
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -107,7 +108,14 @@ def extract_features(
         # Start anew: either all cameras are there, or none.
         for path in database.parent.glob(f"{database.name}*"):
             path.unlink()
-        _import_cameras(pycolmap, workspace, photographs)
+        pycolmap.Database.open(database).close()
+        for _, group in groupby(sorted(photographs, key=attrgetter("camera")), key=attrgetter("camera")):
+            first, *others = group
+            reader = _reader(pycolmap, workspace.masks)
+            if first.focal is not None:
+                reader.camera_params = f"{first.focal},{first.width / 2},{first.height / 2},0"
+            members = [photograph.name for photograph in (first, *others)]
+            pycolmap.import_images(database, workspace.images, pycolmap.CameraMode.SINGLE, members, reader)
     extraction = pycolmap.FeatureExtractionOptions()
     extraction.max_image_size = options.size
     extraction.sift.max_num_features = options.features
@@ -121,19 +129,6 @@ def extract_features(
     auto, cpu = pycolmap.CameraMode.AUTO, pycolmap.Device.cpu
     for names in _batches(missing, 2 * (os.cpu_count() or 1), len(photographs), on_progress):
         pycolmap.extract_features(database, workspace.images, names, auto, reader, extraction, cpu)
-
-
-def _import_cameras(pycolmap: Any, workspace: Workspace, photographs: Sequence[Photograph]) -> None:
-    pycolmap.Database.open(workspace.database).close()
-    by_camera = sorted(photographs, key=lambda photograph: photograph.camera)
-    for _, group in groupby(by_camera, key=lambda photograph: photograph.camera):
-        members = list(group)
-        reader = _reader(pycolmap, workspace.masks)
-        focal = members[0].focal
-        if focal is not None:
-            reader.camera_params = f"{focal},{members[0].width / 2},{members[0].height / 2},0"
-        names = [photograph.name for photograph in members]
-        pycolmap.import_images(workspace.database, workspace.images, pycolmap.CameraMode.SINGLE, names, reader)
 
 
 def _reader(pycolmap: Any, masks: Path) -> Any:

@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import groupby
 from pathlib import Path
@@ -120,8 +120,7 @@ def store_photograph(source: Original, name: str, images: Path, masks: Path) -> 
     height, width = pixels.shape[:2]
     mask = None if source.mask is None else _mask(source.mask, width, height, exif.orientation)
     upright = oriented(pixels, exif.orientation)
-    target = images / name
-    with atomic_path(target) as temporary:
+    with atomic_path(images / name) as temporary:
         kind = _COPIED.get(source.path.suffix.lower())
         if data is not None and exif.orientation == 1 and kind is not None and data.startswith(kind):
             temporary.write_bytes(data)
@@ -154,10 +153,8 @@ def write_picture(path: Path, pixels: NDArray[Any]) -> None:
 def oriented(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
     """Turn stored pixels [H, W, ...] upright, by EXIF's orientation from 1 to 8."""
     if orientation in (2, 4, 5, 7):
-        mirrored = {2: 1, 4: 3, 5: 6, 7: 8}[orientation]
-        return oriented(pixels, mirrored)[:, ::-1].copy()
-    turns = {1: 0, 3: 2, 6: 3, 8: 1}[orientation]
-    return np.ascontiguousarray(np.rot90(pixels, turns))
+        return oriented(pixels, {2: 1, 4: 3, 5: 6, 7: 8}[orientation])[:, ::-1].copy()
+    return np.ascontiguousarray(np.rot90(pixels, {1: 0, 3: 2, 6: 3, 8: 1}[orientation]))
 
 
 def _read(path: Path) -> tuple[NDArray[Any], Exif, bytes | None]:
@@ -184,9 +181,8 @@ def _read_heif(path: Path) -> tuple[NDArray[Any], Exif]:
         if checked_size(path, data) is None:
             raise ValueError("it has no picture")
         with Image.open(BytesIO(data)) as image:
-            exif = exif_of(image)
             # The decoder has turned the picture already.
-            return np.asarray(image.convert("RGB"))[..., ::-1].copy(), Exif(1, exif.focal, exif.camera)
+            return np.asarray(image.convert("RGB"))[..., ::-1].copy(), replace(read_exif(data), orientation=1)
     except SplatError:
         raise
     except Exception as error:  # libheif raises many kinds of errors
@@ -208,21 +204,14 @@ def read_exif(data: bytes) -> Exif:
     """Read the EXIF data in a file's bytes; absent or damaged values get their defaults."""
     try:
         with warnings.catch_warnings(action="ignore"), Image.open(BytesIO(data)) as image:
-            return exif_of(image)
+            tags, size = image.getexif(), image.size
+            inner = tags.get_ifd(IFD.Exif)
+            orientation = tags.get(Base.Orientation, 1)
+            camera = " ".join(str(tags.get(tag, "")) for tag in (Base.Make, Base.Model)).split()
     except Exception:  # Pillow's readers raise any exception
         return Exif()
-
-
-def exif_of(image: Image.Image) -> Exif:
-    try:
-        tags = image.getexif()
-        inner = tags.get_ifd(IFD.Exif)
-        orientation = tags.get(Base.Orientation, 1)
-        camera = " ".join(str(tags.get(tag, "")) for tag in (Base.Make, Base.Model)).split()
-    except Exception:  # as above
-        return Exif()
     orientation = orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
-    return Exif(orientation, _focal(inner, *image.size), " ".join(camera)[:80])
+    return Exif(orientation, _focal(inner, *size), " ".join(camera)[:80])
 
 
 def _focal(tags: Any, width: int, height: int) -> float | None:

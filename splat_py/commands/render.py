@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 # The names in splat_py/scene/camera_paths.py, which is too slow to import before options are checked.
 _PATHS = ("orbit", "spiral", "dolly")
-# Default frames of a video on a path without times.
-_FRAMES = 240
 # A picture with this many pixels needs 2 GiB, the largest buffer.
 _MOST_PIXELS = (1 << 31) // 12
 
@@ -174,7 +172,7 @@ class Render(OnDevice):
         if self.video is not None:
             if keyframes is None and dataset is not None:
                 photographed = [view.camera for view in dataset.views]
-                cameras = PATHS[self.path](photographed, self.frames or _FRAMES, gaussians.means.cpu())
+                cameras = PATHS[self.path](photographed, self.frames or 240, gaussians.means.cpu())
             elif keyframes is not None:
                 cameras = keyframes.cameras(self.frames or keyframes.frames)
             write_video(self.video, draw([film_camera(camera, self.scale) for camera in cameras], "frames"))

@@ -66,7 +66,6 @@ def pyramid(center: tuple[float, float], size: float, height: float) -> Iterator
 
 @cache
 def still_life() -> tuple[Surface, ...]:
-    leaning = turn(x=62, z=-28)
     return (
         Surface(shapes.Cylinder(1.5, 0.05), shapes.table, (0, 0, -0.05)),
         Surface(shapes.Sphere(0.36), shapes.planet, (0.0, 0.12, 0.78), turn(x=24, z=35)),
@@ -75,7 +74,7 @@ def still_life() -> tuple[Surface, ...]:
         Surface(shapes.Cylinder(0.16, 0.02), plain(0.75, 0.55, 0.25), (0.0, 0.12, 0.02)),
         Surface(shapes.Sphere(0.27), plain(0.75, 0.08, 0.07), (0.62, -0.55, 0.27), gloss=1.0),
         Surface(shapes.Box((0.24, 0.24, 0.24)), shapes.stripes, (-0.72, -0.38, 0.24), turn(z=28)),
-        Surface(shapes.Torus(0.27, 0.095), shapes.quilt, (0.02, -0.92, 0.33), leaning),
+        Surface(shapes.Torus(0.27, 0.095), shapes.quilt, (0.02, -0.92, 0.33), turn(x=62, z=-28)),
         Surface(shapes.Cylinder(0.11, 0.36), shapes.candy, (-0.62, 0.72, 0.36)),
         *pyramid((0.75, 0.45), 0.42, 0.85),
     )
@@ -171,8 +170,7 @@ def sparse_points(
         positions.append(origins[hit] + distance[hit, None] * directions[hit])
         colors.append(image[row[hit], column[hit]])
     points = np.concatenate(positions)
-    noisy = points + generator.normal(0, POINT_NOISE, points.shape)
-    return noisy.astype(np.float32), np.concatenate(colors)
+    return (points + generator.normal(0, POINT_NOISE, points.shape)).astype(np.float32), np.concatenate(colors)
 
 
 def write_demo_scene(folder: str | os.PathLike[str], *, views: int = 40, size: int = 128) -> Path:

@@ -142,11 +142,11 @@ class TileRasterizer(Rasterizer):
     def record_gradients(self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array) -> None:
         self._record_rasterization(recorder, self._image.colors)
         recorder.stage("loss")
-        self._dispatch(
-            recorder,
+        recorder.dispatch(
+            "blobs",
             "differentiateLoss",
-            self._width * self._height,
-            parameters,
+            linear_groups(self._width * self._height),
+            blobs=self._blobs(parameters),
             target=target,
             image=self._image.colors,
             v_image=self._v_image,
@@ -158,7 +158,8 @@ class TileRasterizer(Rasterizer):
         assert self._rasterization is not None
         self._rasterization.record_backward(recorder, v_image, self._v_alphas, self._v_splats)
         recorder.stage("blob derivatives")
-        self._dispatch(recorder, "differentiateBlobs", self._count, parameters, v_splats=self._v_splats, v_raw=v_parameters)
+        groups, blobs = linear_groups(self._count), self._blobs(parameters)
+        recorder.dispatch("blobs", "differentiateBlobs", groups, blobs=blobs, v_splats=self._v_splats, v_raw=v_parameters)
 
     def _record_rasterization(self, recorder: Recorder, image: Array) -> None:
         """Rasterise onto an image [H, W, 3]."""
@@ -169,19 +170,16 @@ class TileRasterizer(Rasterizer):
 
     def _record_evaluation(self, recorder: Recorder, parameters: Array) -> None:
         recorder.stage("evaluate")
-        self._dispatch(
-            recorder,
+        recorder.dispatch(
+            "blobs",
             "evaluateBlobs",
-            self._count,
-            parameters,
+            linear_groups(self._count),
+            blobs=self._blobs(parameters),
             means2d=self._splats.means2d,
             conics=self._splats.conics,
             opacities=self._splats.opacities,
             colors=self._colors,
         )
-
-    def _dispatch(self, recorder: Recorder, entry: str, threads: int, parameters: Array, **arguments: Any) -> None:
-        recorder.dispatch("blobs", entry, linear_groups(threads), blobs=self._blobs(parameters), **arguments)
 
 
 class _SingleKernel(Rasterizer):

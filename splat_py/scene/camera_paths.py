@@ -14,7 +14,7 @@ from scipy.spatial.transform import Rotation, RotationSpline
 
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import check_fields, dataclass_of
-from splat_py.base.files import parse_json, reason, regular, write_json
+from splat_py.base.files import is_file, parse_json, refusing, regular, write_json
 from splat_py.scene.camera import MOST_DISTANCE, Camera, camera_extent, find_focus, find_subject, look_at_matrix, mean_up
 from splat_py.scene.similarity import quaternion_of
 
@@ -291,7 +291,10 @@ class KeyframePath:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read and check a file that `save` or another program wrote."""
-        try:
+        if not is_file(path):
+            raise SplatError(f"{path} does not exist or is a folder; name a keyframe file saved in splat view")
+        kinds = OSError, ValueError, KeyError, TypeError, OverflowError
+        with refusing(f"{path} is not a camera path or is damaged", "save one in splat view", *kinds):
             with regular(path).open("rb") as file:
                 data = file.read(_MOST_BYTES + 1)
             if len(data) > _MOST_BYTES:
@@ -307,7 +310,3 @@ class KeyframePath:
                 raise TypeError("its size is not two whole numbers")
             names = [field.name for field in fields(Keyframe)]
             return cls(tuple(dataclass_of(Keyframe, {name: row[name] for name in names}) for row in rows), (width, height))
-        except FileNotFoundError as error:
-            raise SplatError(f"{path} does not exist; name a keyframe file saved in splat view") from error
-        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-            raise SplatError(f"{path} is not a camera path or is damaged; save one in splat view ({reason(error)})") from error

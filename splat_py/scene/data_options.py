@@ -6,14 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from splat_py.base.fields import LARGEST, Range, bytes_of, check_fields
+from splat_py.base.fields import LARGEST, bytes_of, check_fields
 from splat_py.scene.sources import Format
 
 if TYPE_CHECKING:
     from splat_py.scene.dataset import Dataset
-
-_CAPTURE_RANGES: dict[str, Range] = {"frames": (0, 100_000), "size": (64, 20_000), "features": (64, 100_000)}
-_RANGES: dict[str, Range] = {"downscale": (1.0, 1e6), "test_every": (0, LARGEST)}
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class DataOptions:
 
     def validate(self) -> None:
         """Raise SplatError if an option has a wrong type or is out of its range."""
-        check_fields(self, _RANGES)
+        check_fields(self, {"downscale": (1.0, 1e6), "test_every": (0, LARGEST)})
         self.max_bytes  # noqa: B018
 
     @property
@@ -79,4 +76,4 @@ class CaptureOptions:
 
     def validate(self) -> None:
         """Raise SplatError if an option has a wrong type or is out of its range."""
-        check_fields(self, _CAPTURE_RANGES)
+        check_fields(self, {"frames": (0, 100_000), "size": (64, 20_000), "features": (64, 100_000)})

@@ -132,7 +132,15 @@ def load_dataset(
         total = len(missing) + len(found)
         warnings.warn(f"{root}: {len(missing)} of {total} photographs do not exist and are skipped{first}", stacklevel=2)
 
-    views = [_prepared(view, undistort, downscale) for view, _ in found]
+    views = []
+    for view, _ in found:
+        camera, lens = view.camera, view.lens
+        if not (undistort or lens.is_pinhole):
+            camera = replace(camera, distortion=Distortion(lens.distortion, lens.fisheye))
+        if min(camera.width, camera.height) < downscale:
+            size = f"{camera.width}×{camera.height}"
+            raise SplatError(f"{view.path} has only {size} pixels; downscale must not exceed the smaller side")
+        views.append(replace(view, camera=camera.scaled(1 / downscale)))
     if held_out is not None:
         test = [i for i, (_, split) in enumerate(found) if split == held_out]
     else:
@@ -185,16 +193,6 @@ def _read(root: Path, format: str) -> tuple[list[Capture], int | None]:
         return [read_transforms(transforms)], None
     splits = [train, *filter(Path.is_file, held_out)][:2]
     return [read_transforms(file) for file in splits], 1 if len(splits) == 2 else None
-
-
-def _prepared(view: View, undistort: bool, downscale: float) -> View:
-    camera, lens = view.camera, view.lens
-    if not (undistort or lens.is_pinhole):
-        camera = replace(camera, distortion=Distortion(lens.distortion, lens.fisheye))
-    if min(camera.width, camera.height) < downscale:
-        size = f"{camera.width}×{camera.height}"
-        raise SplatError(f"{view.path} has only {size} pixels; downscale must not exceed the smaller side")
-    return replace(view, camera=camera.scaled(1 / downscale))
 
 
 def _background(background: ArrayLike | None, views: Sequence[View]) -> NDArray[np.float32]:

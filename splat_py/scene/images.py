@@ -1,8 +1,6 @@
 """Photographs: from the stored file to pixels, with their lens distortion or undistorted to a pinhole camera."""
 
 import math
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -240,19 +238,18 @@ class ImageStore:
 
     def __init__(self, views: Sequence[View], background: NDArray[np.float32], memory_limit_bytes: int) -> None:
         self._views, self._background = views, background
-        self._images: OrderedDict[int, UInt8Array] = OrderedDict()
-        self._lock = threading.Lock()
         self.hold(memory_limit_bytes)
 
     def hold(self, memory_limit_bytes: int) -> None:
         sizes = [4 * view.camera.width * view.camera.height for view in self._views]
         fits = sum(sizes) <= memory_limit_bytes
-        self._capacity = len(sizes) if fits else max(1, memory_limit_bytes // max(sizes))
+        capacity = len(sizes) if fits else max(1, memory_limit_bytes // max(sizes))
+        self._load = lru_cache(capacity)(lambda index: load_view(self._views[index], self._background))
         if not fits:
             return
         pool = ThreadPoolExecutor()
         try:
-            for _ in late_progress(pool.map(self.__getitem__, range(len(sizes))), "Photographs", len(sizes)):
+            for _ in late_progress(pool.map(self._load, range(len(sizes))), "Photographs", len(sizes)):
                 pass
         finally:
             pool.shutdown(cancel_futures=True)
@@ -260,16 +257,7 @@ class ImageStore:
             _out_of_reach.cache_clear()
 
     def __getitem__(self, index: int) -> UInt8Array:
-        with self._lock:
-            if index in self._images:
-                self._images.move_to_end(index)
-                return self._images[index]
-        image = load_view(self._views[index], self._background)
-        with self._lock:
-            self._images[index] = image
-            while len(self._images) > self._capacity:
-                self._images.popitem(last=False)
-        return image
+        return self._load(index)
 
 
 def late_progress(items: Iterable[_T], what: str, total: int) -> Iterator[_T]:

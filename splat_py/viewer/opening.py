@@ -43,8 +43,6 @@ _TRAINING, _HELD_OUT = (90, 160, 250), (250, 170, 60)
 _MOST = 1000
 # Seconds between keyframes, default and maximum, and between two poses of a preview.
 _SECONDS, _MOST_SECONDS, _TICK = 2.0, 30.0, 1 / 20
-# The initial sides of the box, as a share of the scene's scale.
-_SIDE = 0.6
 
 
 @dataclass(eq=False)
@@ -341,8 +339,7 @@ class PathPanel:
             self._watching.add(client.client_id)
         try:
             path = self.path()
-            cameras = path.cameras(max(2, round(path.seconds / _TICK)))
-            for camera in cameras:
+            for camera in path.cameras(max(2, round(path.seconds / _TICK))):
                 if client.client_id not in self._watching or client.client_id not in self._server.get_clients():
                     return
                 aim(client, camera, self._scale, self._up)
@@ -360,11 +357,11 @@ class CropBox:
     def __init__(self, server: "viser.ViserServer", scene: ViewedScene, changed: Callable[[], None]) -> None:
         self._changed, scale, up = changed, scene.scale, scene.up
         axes = look_at_matrix(np.zeros(3), np.eye(3)[np.abs(up).argmin()], up)[:3, :3].T
-        visible = scene.gaussians is not None
-        with server.gui.add_folder("Crop", expand_by_default=False, visible=visible):
+        with server.gui.add_folder("Crop", expand_by_default=False, visible=scene.gaussians is not None):
             self._on = server.gui.add_checkbox("Crop to the box", False)
             step = 10 ** np.floor(np.log10(scale) - 2)
-            sides = (_SIDE * scale, _SIDE * scale, _SIDE * scale)
+            side = 0.6 * scale
+            sides = side, side, side
             self._size = server.gui.add_vector3("Size", sides, min=(0.0, 0.0, 0.0), step=float(step))
             self.export = server.gui.add_button("Export what is inside", disabled=True)
         self._gizmo = server.scene.add_transform_controls(

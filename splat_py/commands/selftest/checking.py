@@ -1,5 +1,6 @@
 """Run the self-test: choose devices, run and judge the cases, measure timings, and write the report."""
 
+import json
 import os
 import platform
 import time
@@ -227,7 +228,8 @@ def save(path: Path, tests: Sequence[SelfTest], skipped: Mapping[str, str]) -> N
         report["passed"] = all(test.passed for test in tests)
     if skipped:
         report["not tested"] = {name: _anonymous(reason) for name, reason in skipped.items()}
-    write_json(path, _finite(report))
+    # JSON lacks infinity and NaN: words stand for them.
+    write_json(path, json.loads(json.dumps(report), parse_constant=str))
 
 
 def _described(exception: Exception) -> tuple[str, str]:
@@ -242,12 +244,3 @@ def _anonymous(text: str) -> str:
     for folder, name in folders.items():
         text = text.replace(str(folder), name)
     return text
-
-
-def _finite(value: Any) -> Any:
-    """Replace infinity and NaN, which JSON lacks, by words."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return str(value) if isinstance(value, float) and not np.isfinite(value) else value
