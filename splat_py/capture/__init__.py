@@ -63,7 +63,7 @@ def capture(
         workspace = Workspace(out, source)
         if not workspace.is_done("photographs", keys["photographs"]):
             with workspace.phase("photographs", keys["photographs"]) as noted:
-                photographs, unreadable = _store(workspace, video, sources, options, partial(tell, "photographs"))
+                photographs, unreadable = _store(workspace, video, sources, options, tell)
                 noted["photographs"] = [asdict(photograph) for photograph in photographs]
                 noted["unreadable"] = [asdict(item) for item in unreadable]
         photographs = workspace.records("photographs", Photograph)
@@ -113,19 +113,15 @@ def _version(path: Path) -> tuple[str, int, int]:
 
 
 def _store(
-    workspace: Workspace,
-    video: Path | None,
-    sources: Sequence[Original],
-    options: CaptureOptions,
-    on_progress: Callable[[int, int], None],
+    workspace: Workspace, video: Path | None, sources: Sequence[Original], options: CaptureOptions, tell: Progress
 ) -> tuple[list[Photograph], list[Unregistered]]:
     """Store the photographs; return them, and those that cannot be read."""
     if video is not None:
-        return store_frames(video, workspace.images, options.frames, on_progress), []
+        return store_frames(video, workspace.images, options.frames, partial(tell, "photographs")), []
     photographs, unreadable = [], []
     first: SplatError | None = None
     for done, (source, name) in enumerate(zip(sources, stored_names(sources), strict=True)):
-        on_progress(done, len(sources))
+        tell("photographs", done, len(sources))
         try:
             photographs.append(store_photograph(source, name, workspace.images, workspace.masks))
         except UnwritableError:
@@ -137,5 +133,5 @@ def _store(
             unreadable.append(Unregistered(source.name, reason, advice or "replace it, or remove it"))
     if len(photographs) < 2:
         raise SplatError(f"{len(photographs)} of {len(sources)} photographs can be read: {first}")
-    on_progress(len(sources), len(sources))
+    tell("photographs", len(sources), len(sources))
     return photographs, unreadable

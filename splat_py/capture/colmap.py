@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import combinations, groupby
 from operator import attrgetter
@@ -22,7 +22,7 @@ from scipy.spatial.transform import Rotation
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import shown_bytes
 from splat_py.base.files import temporary_folder
-from splat_py.capture.photographs import INSTALL, Photograph
+from splat_py.capture.photographs import INSTALL, OnProgress, Photograph
 from splat_py.capture.workspace import Workspace
 from splat_py.scene.camera import Camera, mean_up
 from splat_py.scene.data_options import CaptureOptions
@@ -99,7 +99,7 @@ def _rows(database: Path, query: str, *values: object) -> list[tuple]:
 
 
 def extract_features(
-    workspace: Workspace, photographs: Sequence[Photograph], options: CaptureOptions, on_progress: Callable[[int, int], None]
+    workspace: Workspace, photographs: Sequence[Photograph], options: CaptureOptions, on_progress: OnProgress
 ) -> None:
     """Write each photograph's features to the database, resuming if interrupted; equal sizes and EXIF mean one camera."""
     pycolmap = require_pycolmap()
@@ -139,9 +139,7 @@ def _reader(pycolmap: Any, masks: Path) -> Any:
     return reader
 
 
-def match_features(
-    workspace: Workspace, photographs: Sequence[Photograph], ordered: bool, on_progress: Callable[[int, int], None]
-) -> None:
+def match_features(workspace: Workspace, photographs: Sequence[Photograph], ordered: bool, on_progress: OnProgress) -> None:
     """Write the matches of photographs to the database, resuming if interrupted."""
     pycolmap = require_pycolmap()
     database = workspace.database
@@ -158,7 +156,7 @@ def match_features(
             pycolmap.match_image_pairs(database, matching, pairing, geometry, pycolmap.Device.cpu)
 
 
-def _batches(missing: Sequence[_T], size: int, total: int, on_progress: Callable[[int, int], None]) -> Iterator[Sequence[_T]]:
+def _batches(missing: Sequence[_T], size: int, total: int, on_progress: OnProgress) -> Iterator[Sequence[_T]]:
     """Yield batches of the missing part of a total; report how much is done before the first one and after each."""
     done = total - len(missing)
     on_progress(done, total)
@@ -217,9 +215,7 @@ def _vlad(descriptors: NDArray[np.float32], words: NDArray[np.float32]) -> NDArr
     return (vector / max(float(np.linalg.norm(vector)), 1e-6)).ravel()
 
 
-def map_photographs(
-    workspace: Workspace, count: int, options: CaptureOptions, on_progress: Callable[[int, int], None]
-) -> dict[str, int]:
+def map_photographs(workspace: Workspace, count: int, options: CaptureOptions, on_progress: OnProgress) -> dict[str, int]:
     """Write the model with the most photographs, upright. Returns the number of each photograph's model; 0 is the written one.
 
     Incremental mapping was twice as fast and had lower errors in pixels on real captures; global mapping registers more
@@ -258,9 +254,7 @@ def map_photographs(
     return {image.name: part for part, model in numbered for image in model.images.values() if image.has_pose}
 
 
-def _map(
-    pycolmap: Any, way: str, workspace: Workspace, folder: Path, count: int, on_progress: Callable[[int, int], None]
-) -> list[Any]:
+def _map(pycolmap: Any, way: str, workspace: Workspace, folder: Path, count: int, on_progress: OnProgress) -> list[Any]:
     """Return the models that one way of mapping finds, the one with the most photographs first."""
     registered = 0
 

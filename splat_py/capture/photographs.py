@@ -24,6 +24,8 @@ from splat_py.scene.images import mask_in
 from splat_py.scene.pictures import checked_size, decode_mask, read_picture, shrunk
 from splat_py.scene.sources import CONVERT_HEIC, PHONE_PHOTOGRAPHS, PHOTOGRAPHS
 
+# Called with how much of a phase is done, and the total.
+OnProgress = Callable[[int, int], None]
 INSTALL = "pip install 'slang-splat[capture]'"
 # Formats that are stored unchanged if the photograph is upright, and their first bytes, since COLMAP goes by the name;
 # `stored_names` gives the formats of others.
@@ -240,7 +242,7 @@ def sharpness(pixels: NDArray[Any]) -> float:
     return float(cv2.Laplacian(grey, cv2.CV_32F).var() / (grey.var() + 1e-6))
 
 
-def store_frames(video: Path, images: Path, count: int, on_progress: Callable[[int, int], None]) -> list[Photograph]:
+def store_frames(video: Path, images: Path, count: int, on_progress: OnProgress) -> list[Photograph]:
     """Store the sharpest frame of each of `count` equal intervals as a photograph; 0 means two a second, from 24 to 150."""
     from imageio_ffmpeg import read_frames
 

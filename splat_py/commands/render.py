@@ -152,7 +152,13 @@ class Render(OnDevice):
         scene = open_viewed(*source, device=get_device(self.device), without_capture=False)
         gaussians, dataset, look = scene.gaussians, scene.dataset, scene.look
         assert gaussians is not None
-        self._check_size([view.camera for view in dataset.views] if dataset else keyframes.cameras(1) if keyframes else [])
+        scale = self.scale or 1.0
+        cameras = [view.camera for view in dataset.views] if dataset else keyframes.cameras(1) if keyframes else []
+        largest = max(cameras, key=lambda camera: camera.width * camera.height)
+        most = (_MOST_PIXELS / (largest.width * largest.height)) ** 0.5
+        if scale > most:
+            size = f"{largest.width}×{largest.height}"
+            raise SplatError(f"--scale is {scale:g}; for photographs of {size} pixels it must be at most {most:.3g}")
 
         def draw(cameras: "Sequence[Camera]", what: str) -> "Iterator[NDArray[np.float32]]":
             depths: Sequence[float] = [self.focus or 1.0] * len(cameras)
@@ -165,7 +171,7 @@ class Render(OnDevice):
         if self.out is not None and dataset is not None:
             views = {"test": dataset.test, "train": dataset.train, "all": range(len(dataset))}[self.views]
             names = picture_names([view.name for view in dataset.views])
-            cameras = [dataset.views[view].camera.scaled(self.scale or 1) for view in views]
+            cameras = [dataset.views[view].camera.scaled(scale) for view in views]
             for view, picture in zip(views, draw(cameras, "views"), strict=True):
                 write_image(self.out / names[view], picture)
             console.print(f"{len(views)} views are in {self.out}")
@@ -206,14 +212,6 @@ class Render(OnDevice):
         require_scene(self.source.scene, self.source.data)
         if self.out is not None or self.path in _PATHS:
             require_cameras(self.source.scene, self.source.data)
-
-    def _check_size(self, cameras: "Sequence[Camera]") -> None:
-        scale = self.scale or 1.0
-        largest = max(cameras, key=lambda camera: camera.width * camera.height)
-        most = (_MOST_PIXELS / (largest.width * largest.height)) ** 0.5
-        if scale > most:
-            size = f"{largest.width}×{largest.height}"
-            raise SplatError(f"--scale is {scale:g}; for photographs of {size} pixels it must be at most {most:.3g}")
 
 
 @dataclass

@@ -151,10 +151,7 @@ class Scenery:
 
 
 def sparse_points(
-    viewmats: NDArray[np.float64],
-    K: NDArray[np.float64],
-    images: list[NDArray[np.uint8]],
-    surfaces: tuple[Surface, ...],
+    viewmats: Array, K: Array, images: list[NDArray[np.uint8]], surfaces: tuple[Surface, ...]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Return points [P, 3] and colours [P, 3] as from structure from motion: on visible surfaces, sparse, a little off."""
     generator = np.random.default_rng(0)

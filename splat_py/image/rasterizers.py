@@ -40,8 +40,6 @@ _AUTODIFF_BLOBS = 400
 _HEADROOM = 1.5
 # Blobs × workgroups of GroupRasterizer up to which a GPU is faster with one kernel than with several; estimated.
 _GROUP_LIMIT = 1_000_000
-# Raw colour that is squashed to exactly 1.
-_WHITE = 100.0
 
 
 @dataclass(frozen=True)
@@ -317,8 +315,8 @@ def render(
     picture = _Render.apply(params, *size, method)
     if not behind.requires_grad and not behind.any():
         return picture
-    # White blobs on black show their coverage.
-    white = torch.cat([params[:5], torch.full_like(params[5:8], _WHITE), params[8:]])
+    # White blobs on black show their coverage; a raw colour of 100 is squashed to exactly 1.
+    white = torch.cat([params[:5], torch.full_like(params[5:8], 100.0), params[8:]])
     return picture + (1 - _Render.apply(white, *size, method)) * behind
 
 
