@@ -34,11 +34,6 @@ _JPEG = [cv2.IMWRITE_JPEG_QUALITY, 97, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMW
 # COLMAP's lists of pairs separate names by spaces.
 _UNSAFE = re.compile(r"[^\w.\-/]")
 _MASKS = "masks"
-# Photographs whose focal lengths are this close, in pixels, share a camera.
-_SAME_FOCAL = 8.0
-# Longer side, in pixels, at which sharpness is measured, so that noise of single pixels does not count.
-_SIDE = 1000
-_MOST_PIXELS, _MOST_SECONDS = 1 << 26, 24 * 3600.0
 # Formats that are read, whatever the file is called; a playlist could name other files or addresses.
 _INPUT = [
     *("-protocol_whitelist", "file"),
@@ -136,7 +131,8 @@ def store_photograph(source: Original, name: str, images: Path, masks: Path) -> 
 
 def photograph_of(name: str, source: str, pixels: NDArray[Any], focal: float | None = None, camera: str = "") -> Photograph:
     height, width = pixels.shape[:2]
-    rounded = None if focal is None else round(focal / _SAME_FOCAL)
+    # Photographs whose focal lengths are within about 8 pixels share a camera.
+    rounded = None if focal is None else round(focal / 8)
     kind = f"{width}x{height} {rounded} {camera}"
     colors = pixels if pixels.ndim == 2 else pixels[..., :3]
     contrast = float(colors.std()) / np.iinfo(pixels.dtype).max
@@ -236,7 +232,8 @@ def _number(tags: Any, tag: int) -> float:
 
 def sharpness(pixels: NDArray[Any]) -> float:
     """Return the Laplacian's variance over that of the brightness (Pech-Pacheco et al. 2000): light and contrast cancel."""
-    pixels = shrunk(pixels, _SIDE)
+    # Noise of single pixels does not count.
+    pixels = shrunk(pixels, 1000)
     grey = pixels if pixels.ndim == 2 else pixels[..., :3].mean(axis=2, dtype=np.float32)
     grey = grey.astype(np.float32)
     return float(cv2.Laplacian(grey, cv2.CV_32F).var() / (grey.var() + 1e-6))
@@ -250,7 +247,7 @@ def store_frames(video: Path, images: Path, count: int, on_progress: OnProgress)
         with closing(read_frames(str(regular(video).resolve()), input_params=_INPUT)) as frames:
             meta = next(frames)
             (width, height), seconds, rate = meta["size"], float(meta["duration"]), float(meta["fps"])
-            if not 0 < width * height <= _MOST_PIXELS or not 0 < seconds < _MOST_SECONDS or not 0 < rate < 1e4:
+            if not 0 < width * height <= 1 << 26 or not 0 < seconds < 24 * 3600 or not 0 < rate < 1e4:
                 size = f"{width}×{height} pixels and {seconds:g} seconds long"
                 raise SplatError(f"{video} claims to be {size}; store it again")
             count = count or round(min(max(2 * seconds, 24), 150))

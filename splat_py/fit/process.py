@@ -34,8 +34,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 @contextmanager
 def signals_as_interrupts(afterwards: signal.Handlers = signal.SIG_DFL) -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise what Ctrl-C does within this context, unless they are handled or ignored already."""
-    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    unhandled = [number for number, handler in handlers.items() if handler is signal.SIG_DFL]
+    unhandled = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
     if threading.current_thread() is not threading.main_thread():
         unhandled = []
     for number in unhandled:

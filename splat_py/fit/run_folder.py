@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 Config = TypeVar("Config")
 
-# The largest whole number that a float holds exactly.
-_MOST_WHOLE = 1 << 53
 # Errors that say that another process has locked the file.
 _LOCKED = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 
@@ -275,7 +273,8 @@ def recorded_metrics(path: Path) -> dict[str, Any]:
             raise ValueError(f"its {what} is damaged")
 
     def whole(value: object) -> bool:
-        return type(value) is int and abs(value) <= _MOST_WHOLE
+        # A float holds it exactly.
+        return type(value) is int and abs(value) <= 1 << 53
 
     try:
         content = parse_json(regular(path).read_text(encoding="utf-8"))

@@ -36,8 +36,6 @@ FLOATS: int = constant("splat/blob2d", "BLOB_FLOATS")
 _GROUP_WIDTH, _GROUP_HEIGHT = (constant("parallel/short_list", f"SHORT_LIST_{side}") for side in ("WIDTH", "HEIGHT"))
 _AUTODIFF_SIDE = constant("kernels/blobs", "SIDE")
 _AUTODIFF_BLOBS = 400
-# Factor on the capacity that tile lists needed, so that growing blobs rarely exceed it.
-_HEADROOM = 1.5
 # Blobs × workgroups of GroupRasterizer up to which a GPU is faster with one kernel than with several; estimated.
 _GROUP_LIMIT = 1_000_000
 
@@ -120,7 +118,8 @@ class TileRasterizer(Rasterizer):
             self._binning.record_count(recorder)
         needed = int(self._binning.isect_count.numpy()[0])
         if needed > self._binning.capacity or self._binning.capacity == 0:
-            self.reserve_isects(max(int(needed * _HEADROOM), 1))
+            # Half as much again, so that growing blobs rarely exceed it.
+            self.reserve_isects(max(int(needed * 1.5), 1))
 
     def reserve_isects(self, capacity: int) -> None:
         """Allocate lists for so many intersections of blobs with tiles."""

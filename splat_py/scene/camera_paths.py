@@ -25,8 +25,6 @@ _VERSION, _MOST_BYTES, _MOST_KEYFRAMES = 1, 1 << 20, 1000
 # The longest path and the shortest time between keyframes, seconds; a camera's speed divides by the latter.
 _MOST_SECONDS, _LEAST_SECONDS = 3600.0, 1e-3
 _FIELDS_OF_VIEW, _SIDES = (1.0, 170.0), (2, 8192)
-# Cameras look all around if the mean of their unit directions is shorter than this.
-_ALL_AROUND = 0.5
 
 
 @dataclass(frozen=True)
@@ -160,7 +158,8 @@ PATHS: dict[str, Callable[..., list[Camera]]] = {"orbit": orbit, "spiral": spira
 def looks_outwards(cameras: Sequence[Camera]) -> bool:
     """True if cameras look outwards from about one place, as in a room: there is no subject between them to circle."""
     forwards = np.stack([camera.forward for camera in cameras])
-    if find_focus(cameras)[1] or np.linalg.norm(forwards.mean(0)) > _ALL_AROUND:
+    # The mean of directions all around is short.
+    if find_focus(cameras)[1] or np.linalg.norm(forwards.mean(0)) > 0.5:
         return False
     offsets = np.stack([camera.position for camera in cameras])
     return float(((offsets - offsets.mean(0)) * forwards).sum(1).mean()) > -0.5 * camera_extent(cameras)

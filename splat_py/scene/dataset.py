@@ -26,8 +26,6 @@ from splat_py.scene.transforms import read_transforms
 
 DEFAULT_MEMORY_LIMIT = 4 << 30
 NEAR = 0.01
-# Decimals of poses and intrinsics that a fingerprint keeps; the last ones may differ between machines.
-_DECIMALS = 5
 # The most numbers in a .npy file, and the smallest depth in world units.
 _MOST_PIXELS, _LEAST = 1 << 28, 1e-6
 
@@ -235,7 +233,8 @@ def fingerprint(dataset: Dataset) -> str:
     """A digest of names, sizes, cameras and split that identifies a dataset without decoding its photographs."""
 
     def rounded(matrix: NDArray[np.float64]) -> list[float]:
-        return (matrix.round(_DECIMALS) + 0.0).ravel().tolist()
+        # The last decimals may differ between machines.
+        return (matrix.round(5) + 0.0).ravel().tolist()
 
     views = []
     for view in dataset.views:

@@ -241,10 +241,11 @@ class ImageStore:
         self.hold(memory_limit_bytes)
 
     def hold(self, memory_limit_bytes: int) -> None:
-        sizes = [4 * view.camera.width * view.camera.height for view in self._views]
+        views, background = self._views, self._background
+        sizes = [4 * view.camera.width * view.camera.height for view in views]
         fits = sum(sizes) <= memory_limit_bytes
         capacity = len(sizes) if fits else max(1, memory_limit_bytes // max(sizes))
-        self._load = lru_cache(capacity)(lambda index: load_view(self._views[index], self._background))
+        self._load = lru_cache(capacity)(lambda index: load_view(views[index], background))
         if not fits:
             return
         pool = ThreadPoolExecutor()

@@ -14,9 +14,6 @@ from scipy.spatial.transform import Rotation
 from splat_py.base.errors import SplatError
 from splat_py.scene.formats.packing import StoredGaussians
 
-# Tolerance for the orthonormality of rotations read from files.
-_TOLERANCE = 1e-4
-
 
 @dataclass(frozen=True, eq=False)
 class Similarity:
@@ -35,8 +32,9 @@ class Similarity:
     def __post_init__(self) -> None:
         if not (np.isfinite(self.rotation).all() and np.isfinite(self.translation).all() and 0 < self.scale < np.inf):
             raise SplatError("a transform needs finite numbers and a scale above zero")
+        # Rotations that are read from files are rounded.
         off = np.abs(self.rotation @ self.rotation.T - np.eye(3)).max()
-        if off > _TOLERANCE or np.linalg.det(self.rotation) < 0:
+        if off > 1e-4 or np.linalg.det(self.rotation) < 0:
             raise SplatError("a transform that mirrors or shears cannot be applied to Gaussians")
 
     @classmethod
