@@ -58,27 +58,28 @@ class FitStep:
 
     rasterizer: Rasterizer
     target: Array  # [H, W, 3]
-    learnt: AdamArrays  # [9, N] each
+    parameters: Array  # [9, N]
     gradients: Array  # [9, N]
+    moments: tuple[Array, ...]  # [9, N] twice
     status: Array  # [3] uint32 (kernels/status.slang)
     rates: Rates
     adam: Adam
 
     def record(self, recorder: Recorder, step: int, steps: int) -> None:
         """Record step number `step` of `steps`."""
-        parameters, (height, width, _) = self.learnt.parameters, self.target.shape
-        self.rasterizer.record_lists(recorder, parameters, self.status, step)
-        self.rasterizer.record_gradients(recorder, parameters, self.target, self.gradients)
+        self.rasterizer.record_lists(recorder, self.parameters, self.status, step)
+        self.rasterizer.record_gradients(recorder, self.parameters, self.target, self.gradients)
         recorder.stage("update")
+        height, width, _ = self.target.shape
         recorder.dispatch(
             "blobs",
             "updateBlobs",
-            linear_groups(parameters.shape[1]),
-            blobs=Blobs(parameters, parameters.shape[1], width, height),
+            linear_groups(self.parameters.shape[1]),
+            blobs=Blobs(self.parameters, self.parameters.shape[1], width, height),
             rates=self.rates.times(self.rates.final ** (step / steps)),
             adam=self.adam.settings(step),
             status=self.status,
-            learnt=self.learnt,
+            learnt=AdamArrays(self.parameters, *self.moments),
             gradients=self.gradients,
         )
 
@@ -114,28 +115,29 @@ class ImageFitter(StepsInFlight):
         memory = self.device.memory
         height, width, _ = picture.shape
         check_shape(params.shape)
-        first, second = (resume.m, resume.v) if resume else (np.zeros_like(params),) * 2
-        start = (np.ascontiguousarray(values, dtype=np.float32) for values in (params, first, second))
+        parameters = memory.array(np.ascontiguousarray(params, dtype=np.float32))
+        moments = (resume.m, resume.v) if resume else (np.zeros_like(params),) * 2
         self._work = FitStep(
             rasterizer or rasterizer_for(self.device, params.shape[1], width, height),
             memory.array(picture),
-            AdamArrays(*map(memory.array, start)),
+            parameters,
             memory.empty(params.shape),
+            tuple(memory.array(moment) for moment in moments),
             self._status,
             self.rates,
             adam_for(width, height),
         )
-        self._work.rasterizer.reserve(self._work.learnt.parameters)
+        self._work.rasterizer.reserve(parameters)
 
     def params(self) -> NDArray[np.float32]:
         """Return a copy of the raw blobs as they are now."""
         self.finish()
-        return self._work.learnt.parameters.numpy().copy()
+        return self._work.parameters.numpy().copy()
 
     def checkpoint(self) -> FitCheckpoint:
         """Return everything that a later fit needs to continue from here."""
-        params, learnt = self.params(), self._work.learnt
-        m, v = (moments.numpy().copy() for moments in (learnt.first_moments, learnt.second_moments))
+        params = self.params()
+        m, v = (moment.numpy().copy() for moment in self._work.moments)
         return FitCheckpoint(self.step, self.steps, fingerprint(self.picture), params, m, v)
 
     def save_checkpoint(self, path: Path) -> None:
@@ -148,7 +150,7 @@ class ImageFitter(StepsInFlight):
         """Return how the blobs look now."""
         self._check_finite(self.params())
         height, width, _ = self.picture.shape
-        image = draw(self.device, self._work.learnt.parameters, width, height).numpy()
+        image = draw(self.device, self._work.parameters, width, height).numpy()
         return FitReport(self.step, psnr(image, self.picture), image)
 
     def _check_finite(self, params: NDArray[np.float32]) -> None:
@@ -156,7 +158,7 @@ class ImageFitter(StepsInFlight):
         check_finite(dict(zip(names, np.split(params, (2, 5, 8)), strict=True)), self.step)
 
     def _reserve_lists(self, overflow: Overflow) -> None:
-        self._work.rasterizer.reserve(self._work.learnt.parameters)
+        self._work.rasterizer.reserve(self._work.parameters)
 
     def _submit(self, step: int) -> int:
         recorder = self.device.record()

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from splat_py.fit.steps import AdamArrays
 from splat_py.gpu.sources import constant
 from splat_py.image.fitting import FitStep, adam_for
 from splat_py.image.options import Rates
@@ -71,7 +70,7 @@ def fit_plan(kernels: WgslKernels, sizes: Mapping[str, float] = FIT_SIZES) -> Js
     rasterizer = TileRasterizer(device, blobs, width, height)
     rasterizer.reserve_isects(capacity)
     parameters, gradients = (memory.empty((FLOATS, blobs)) for _ in range(2))
-    learnt = AdamArrays(parameters, *(memory.full((FLOATS, blobs), 0) for _ in range(2)))
+    moments = tuple(memory.full((FLOATS, blobs), 0) for _ in range(2))
     target = memory.empty((height, width, 3))
     status = memory.full((3,), 0, np.uint32)
     adam = adam_for(width, height)
@@ -79,7 +78,7 @@ def fit_plan(kernels: WgslKernels, sizes: Mapping[str, float] = FIT_SIZES) -> Js
     adam = replace(adam, beta1=symbol(adam.beta1, adam.beta1), beta2=symbol(adam.beta2, adam.beta2))
 
     recorder = device.record()
-    FitStep(rasterizer, target, learnt, gradients, status, Rates().times(rate), adam).record(recorder, step, steps)
+    FitStep(rasterizer, target, parameters, gradients, moments, status, Rates().times(rate), adam).record(recorder, step, steps)
     recorder.submit_as("step")
     plan.name(target=target, parameters=parameters, status=status, picture=rasterizer.picture)
     tile = device.tuning.tile_size
