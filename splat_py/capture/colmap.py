@@ -110,12 +110,11 @@ def extract_features(
             path.unlink()
         pycolmap.Database.open(database).close()
         for _, group in groupby(sorted(photographs, key=attrgetter("camera")), key=attrgetter("camera")):
-            first, *others = group
-            reader = _reader(pycolmap, workspace.masks)
+            members, reader = list(group), _reader(pycolmap, workspace.masks)
+            first, own = members[0], [photograph.name for photograph in members]
             if first.focal is not None:
                 reader.camera_params = f"{first.focal},{first.width / 2},{first.height / 2},0"
-            members = [photograph.name for photograph in (first, *others)]
-            pycolmap.import_images(database, workspace.images, pycolmap.CameraMode.SINGLE, members, reader)
+            pycolmap.import_images(database, workspace.images, pycolmap.CameraMode.SINGLE, own, reader)
     extraction = pycolmap.FeatureExtractionOptions()
     extraction.max_image_size = options.size
     extraction.sift.max_num_features = options.features

@@ -224,9 +224,9 @@ class Workspace:
         except (OSError, ValueError) as error:
             raise self._damaged() from error
         phases = state.get("phases") if isinstance(state, dict) and state.get("version") == _VERSION else None
-        if not isinstance(phases, dict) or not all(
-            isinstance(phase, dict) and isinstance(phase.get("seconds", 0.0), float) for phase in phases.values()
-        ):
+        if not isinstance(phases, dict):
+            raise self._damaged()
+        if not all(isinstance(phase, dict) and isinstance(phase.get("seconds", 0.0), float) for phase in phases.values()):
             raise self._damaged()
         return state
 

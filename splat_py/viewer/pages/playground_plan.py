@@ -97,8 +97,8 @@ class WgslKernels:
 
     def number(self, kernel: Kernel) -> tuple[int, WgslKernel]:
         """The kernel's index in `content`, and its WGSL with the bindings."""
-        key = cast(tuple[str, str, tuple[tuple[str, Any], ...]], kernel.pipeline)
-        module, entry, constants = key
+        module, entry, constants = cast(tuple[str, str, tuple[tuple[str, Any], ...]], kernel.pipeline)
+        key = (module, entry, constants)
         if key not in self._kernels:
             emitted = _emitted(module, entry, constants)
             self._kernels[key] = len(self.content), emitted
