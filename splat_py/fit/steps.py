@@ -19,6 +19,8 @@ from splat_py.gpu.device import Device
 
 # Steps between the host's reads of the status, if a read costs a copy.
 _STATUS_EVERY = 32
+# Default limit in bytes of the photographs that stay on the device.
+_BUDGET = 1 << 30
 # Number of other photographs that are loaded before their step.
 AHEAD = 4
 # Suffixes of the names of Adam's moments in checkpoints.
@@ -192,7 +194,7 @@ def diverged(name: str, step: int) -> SplatError:
 
 
 class Photographs:
-    """Photographs on the device, by view. The first ones stay, up to a limit, 1 GiB by default; the others are streamed.
+    """Photographs on the device, by view. The first ones stay, up to a limit; the others are streamed.
 
     Each epoch uses all photographs in a new order. If a share f of them stays, a share f of the steps find theirs; a cache of
     the most recently used ones would serve far fewer. `load` is called in any thread.
@@ -200,7 +202,7 @@ class Photographs:
 
     def __init__(self, memory: Memory, load: Callable[[int], NDArray], limit_bytes: int | None = None) -> None:
         self._memory, self._load = memory, load
-        self._limit = 1 << 30 if limit_bytes is None else limit_bytes
+        self._limit = _BUDGET if limit_bytes is None else limit_bytes
         self._resident: dict[int, Array] = {}
         self._bytes = 0
         self._ahead: dict[int, Future[NDArray]] = {}
