@@ -53,8 +53,36 @@ def capture(
     require_pycolmap()
     video, sources = _find(source, out)
     tell = on_progress or (lambda phase, done, total: None)
+    files = [video] if video else [path for source in sources for path in (source.path, source.mask) if path]
+    ordered = options.ordered or video is not None
+    keys = {"photographs": key_of([_version(path) for path in files], options.frames if video else None)}
+    keys["features"] = key_of(keys["photographs"], options.size, options.features)
+    keys["matching"] = key_of(keys["features"], ordered)
+    keys["mapping"] = key_of(keys["matching"], options.mapper)
     with run_lock(out):
-        return _capture(Workspace(out, source), video, sources, options, tell)
+        workspace = Workspace(out, source)
+        if not workspace.is_done("photographs", keys["photographs"]):
+            with workspace.phase("photographs", keys["photographs"]) as noted:
+                photographs, unreadable = _store(workspace, video, sources, options, tell)
+                noted["photographs"] = [asdict(photograph) for photograph in photographs]
+                noted["unreadable"] = [asdict(item) for item in unreadable]
+        photographs = workspace.records("photographs", Photograph)
+        if not workspace.is_done("features", keys["features"]):
+            with workspace.phase("features", keys["features"]):
+                extract_features(workspace, photographs, options, partial(tell, "features"))
+        if not workspace.is_done("matching", keys["matching"]):
+            with workspace.phase("matching", keys["matching"]):
+                match_features(workspace, photographs, ordered, partial(tell, "matching"))
+        if not workspace.is_done("mapping", keys["mapping"]):
+            with workspace.phase("mapping", keys["mapping"]) as noted:
+                parts = map_photographs(workspace, len(photographs), options, partial(tell, "mapping"))
+                counts = features_of(workspace.database), matches_of(workspace.database)
+                noted["left_out"] = [asdict(item) for item in unregistered_photographs(photographs, parts, *counts)]
+                registered = tuple(sorted(name for name, part in parts.items() if part == 0))
+                model: Any = require_pycolmap().Reconstruction(str(workspace.model))
+                error = round(float(model.compute_mean_reprojection_error()), 3)
+                noted["found"] = asdict(Found(registered, model.num_points3D(), error))
+        return workspace.report()
 
 
 def _find(source: Path, out: Path) -> tuple[Path | None, list[Original]]:
@@ -75,41 +103,6 @@ def _find(source: Path, out: Path) -> tuple[Path | None, list[Original]]:
     return videos[0], []
 
 
-def _capture(
-    workspace: Workspace, video: Path | None, sources: Sequence[Original], options: CaptureOptions, tell: Progress
-) -> CaptureReport:
-    files = [video] if video else [path for source in sources for path in (source.path, source.mask) if path]
-    key = key_of([_version(path) for path in files], options.frames if video else None)
-    ordered, database = options.ordered or video is not None, workspace.database
-    keys = {"photographs": key}
-    keys["features"] = key_of(key, options.size, options.features)
-    keys["matching"] = key_of(keys["features"], ordered)
-    keys["mapping"] = key_of(keys["matching"], options.mapper)
-
-    if not workspace.is_done("photographs", keys["photographs"]):
-        with workspace.phase("photographs", keys["photographs"]) as noted:
-            photographs, unreadable = _store(workspace, video, sources, options, partial(tell, "photographs"))
-            noted["photographs"] = [asdict(photograph) for photograph in photographs]
-            noted["unreadable"] = [asdict(item) for item in unreadable]
-    photographs = workspace.records("photographs", Photograph)
-    if not workspace.is_done("features", keys["features"]):
-        with workspace.phase("features", keys["features"]):
-            extract_features(workspace, photographs, options, partial(tell, "features"))
-    if not workspace.is_done("matching", keys["matching"]):
-        with workspace.phase("matching", keys["matching"]):
-            match_features(workspace, photographs, ordered, partial(tell, "matching"))
-    if not workspace.is_done("mapping", keys["mapping"]):
-        with workspace.phase("mapping", keys["mapping"]) as noted:
-            parts = map_photographs(workspace, len(photographs), options, partial(tell, "mapping"))
-            left_out = unregistered_photographs(photographs, parts, features_of(database), matches_of(database))
-            registered = tuple(sorted(name for name, part in parts.items() if part == 0))
-            model: Any = require_pycolmap().Reconstruction(str(workspace.model))
-            error = round(float(model.compute_mean_reprojection_error()), 3)
-            noted["left_out"] = [asdict(item) for item in left_out]
-            noted["found"] = asdict(Found(registered, model.num_points3D(), error))
-    return workspace.report()
-
-
 def _version(path: Path) -> tuple[str, int, int]:
     """Return a file's name, size and time, which tell its versions apart."""
     try:
@@ -120,19 +113,15 @@ def _version(path: Path) -> tuple[str, int, int]:
 
 
 def _store(
-    workspace: Workspace,
-    video: Path | None,
-    sources: Sequence[Original],
-    options: CaptureOptions,
-    on_progress: Callable[[int, int], None],
+    workspace: Workspace, video: Path | None, sources: Sequence[Original], options: CaptureOptions, tell: Progress
 ) -> tuple[list[Photograph], list[Unregistered]]:
     """Store the photographs; return them, and those that cannot be read."""
     if video is not None:
-        return store_frames(video, workspace.images, options.frames, on_progress), []
+        return store_frames(video, workspace.images, options.frames, partial(tell, "photographs")), []
     photographs, unreadable = [], []
     first: SplatError | None = None
     for done, (source, name) in enumerate(zip(sources, stored_names(sources), strict=True)):
-        on_progress(done, len(sources))
+        tell("photographs", done, len(sources))
         try:
             photographs.append(store_photograph(source, name, workspace.images, workspace.masks))
         except UnwritableError:
@@ -144,5 +133,5 @@ def _store(
             unreadable.append(Unregistered(source.name, reason, advice or "replace it, or remove it"))
     if len(photographs) < 2:
         raise SplatError(f"{len(photographs)} of {len(sources)} photographs can be read: {first}")
-    on_progress(len(sources), len(sources))
+    tell("photographs", len(sources), len(sources))
     return photographs, unreadable

@@ -7,9 +7,10 @@ import signal
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import combinations, groupby
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ from scipy.spatial.transform import Rotation
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import shown_bytes
 from splat_py.base.files import temporary_folder
-from splat_py.capture.photographs import INSTALL, Photograph
+from splat_py.capture.photographs import INSTALL, OnProgress, Photograph
 from splat_py.capture.workspace import Workspace
 from splat_py.scene.camera import Camera, mean_up
 from splat_py.scene.data_options import CaptureOptions
@@ -98,7 +99,7 @@ def _rows(database: Path, query: str, *values: object) -> list[tuple]:
 
 
 def extract_features(
-    workspace: Workspace, photographs: Sequence[Photograph], options: CaptureOptions, on_progress: Callable[[int, int], None]
+    workspace: Workspace, photographs: Sequence[Photograph], options: CaptureOptions, on_progress: OnProgress
 ) -> None:
     """Write each photograph's features to the database, resuming if interrupted; equal sizes and EXIF mean one camera."""
     pycolmap = require_pycolmap()
@@ -107,7 +108,13 @@ def extract_features(
         # Start anew: either all cameras are there, or none.
         for path in database.parent.glob(f"{database.name}*"):
             path.unlink()
-        _import_cameras(pycolmap, workspace, photographs)
+        pycolmap.Database.open(database).close()
+        for _, group in groupby(sorted(photographs, key=attrgetter("camera")), key=attrgetter("camera")):
+            members, reader = list(group), _reader(pycolmap, workspace.masks)
+            first, own = members[0], [photograph.name for photograph in members]
+            if first.focal is not None:
+                reader.camera_params = f"{first.focal},{first.width / 2},{first.height / 2},0"
+            pycolmap.import_images(database, workspace.images, pycolmap.CameraMode.SINGLE, own, reader)
     extraction = pycolmap.FeatureExtractionOptions()
     extraction.max_image_size = options.size
     extraction.sift.max_num_features = options.features
@@ -123,19 +130,6 @@ def extract_features(
         pycolmap.extract_features(database, workspace.images, names, auto, reader, extraction, cpu)
 
 
-def _import_cameras(pycolmap: Any, workspace: Workspace, photographs: Sequence[Photograph]) -> None:
-    pycolmap.Database.open(workspace.database).close()
-    by_camera = sorted(photographs, key=lambda photograph: photograph.camera)
-    for _, group in groupby(by_camera, key=lambda photograph: photograph.camera):
-        members = list(group)
-        reader = _reader(pycolmap, workspace.masks)
-        focal = members[0].focal
-        if focal is not None:
-            reader.camera_params = f"{focal},{members[0].width / 2},{members[0].height / 2},0"
-        names = [photograph.name for photograph in members]
-        pycolmap.import_images(workspace.database, workspace.images, pycolmap.CameraMode.SINGLE, names, reader)
-
-
 def _reader(pycolmap: Any, masks: Path) -> Any:
     reader = pycolmap.ImageReaderOptions()
     reader.camera_model = _CAMERA_MODEL
@@ -144,9 +138,7 @@ def _reader(pycolmap: Any, masks: Path) -> Any:
     return reader
 
 
-def match_features(
-    workspace: Workspace, photographs: Sequence[Photograph], ordered: bool, on_progress: Callable[[int, int], None]
-) -> None:
+def match_features(workspace: Workspace, photographs: Sequence[Photograph], ordered: bool, on_progress: OnProgress) -> None:
     """Write the matches of photographs to the database, resuming if interrupted."""
     pycolmap = require_pycolmap()
     database = workspace.database
@@ -163,7 +155,7 @@ def match_features(
             pycolmap.match_image_pairs(database, matching, pairing, geometry, pycolmap.Device.cpu)
 
 
-def _batches(missing: Sequence[_T], size: int, total: int, on_progress: Callable[[int, int], None]) -> Iterator[Sequence[_T]]:
+def _batches(missing: Sequence[_T], size: int, total: int, on_progress: OnProgress) -> Iterator[Sequence[_T]]:
     """Yield batches of the missing part of a total; report how much is done before the first one and after each."""
     done = total - len(missing)
     on_progress(done, total)
@@ -222,9 +214,7 @@ def _vlad(descriptors: NDArray[np.float32], words: NDArray[np.float32]) -> NDArr
     return (vector / max(float(np.linalg.norm(vector)), 1e-6)).ravel()
 
 
-def map_photographs(
-    workspace: Workspace, count: int, options: CaptureOptions, on_progress: Callable[[int, int], None]
-) -> dict[str, int]:
+def map_photographs(workspace: Workspace, count: int, options: CaptureOptions, on_progress: OnProgress) -> dict[str, int]:
     """Write the model with the most photographs, upright. Returns the number of each photograph's model; 0 is the written one.
 
     Incremental mapping was twice as fast and had lower errors in pixels on real captures; global mapping registers more
@@ -263,9 +253,7 @@ def map_photographs(
     return {image.name: part for part, model in numbered for image in model.images.values() if image.has_pose}
 
 
-def _map(
-    pycolmap: Any, way: str, workspace: Workspace, folder: Path, count: int, on_progress: Callable[[int, int], None]
-) -> list[Any]:
+def _map(pycolmap: Any, way: str, workspace: Workspace, folder: Path, count: int, on_progress: OnProgress) -> list[Any]:
     """Return the models that one way of mapping finds, the one with the most photographs first."""
     registered = 0
 

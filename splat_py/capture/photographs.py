@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import groupby
 from pathlib import Path
@@ -24,6 +24,8 @@ from splat_py.scene.images import mask_in
 from splat_py.scene.pictures import checked_size, decode_mask, read_picture, shrunk
 from splat_py.scene.sources import CONVERT_HEIC, PHONE_PHOTOGRAPHS, PHOTOGRAPHS
 
+# Called with how much of a phase is done, and the total.
+OnProgress = Callable[[int, int], None]
 INSTALL = "pip install 'slang-splat[capture]'"
 # Formats that are stored unchanged if the photograph is upright, and their first bytes, since COLMAP goes by the name;
 # `stored_names` gives the formats of others.
@@ -32,11 +34,6 @@ _JPEG = [cv2.IMWRITE_JPEG_QUALITY, 97, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMW
 # COLMAP's lists of pairs separate names by spaces.
 _UNSAFE = re.compile(r"[^\w.\-/]")
 _MASKS = "masks"
-# Photographs whose focal lengths are this close, in pixels, share a camera.
-_SAME_FOCAL = 8.0
-# Longer side, in pixels, at which sharpness is measured, so that noise of single pixels does not count.
-_SIDE = 1000
-_MOST_PIXELS, _MOST_SECONDS = 1 << 26, 24 * 3600.0
 # Formats that are read, whatever the file is called; a playlist could name other files or addresses.
 _INPUT = [
     *("-protocol_whitelist", "file"),
@@ -120,8 +117,7 @@ def store_photograph(source: Original, name: str, images: Path, masks: Path) -> 
     height, width = pixels.shape[:2]
     mask = None if source.mask is None else _mask(source.mask, width, height, exif.orientation)
     upright = oriented(pixels, exif.orientation)
-    target = images / name
-    with atomic_path(target) as temporary:
+    with atomic_path(images / name) as temporary:
         kind = _COPIED.get(source.path.suffix.lower())
         if data is not None and exif.orientation == 1 and kind is not None and data.startswith(kind):
             temporary.write_bytes(data)
@@ -135,7 +131,8 @@ def store_photograph(source: Original, name: str, images: Path, masks: Path) -> 
 
 def photograph_of(name: str, source: str, pixels: NDArray[Any], focal: float | None = None, camera: str = "") -> Photograph:
     height, width = pixels.shape[:2]
-    rounded = None if focal is None else round(focal / _SAME_FOCAL)
+    # Photographs whose focal lengths are within about 8 pixels share a camera.
+    rounded = None if focal is None else round(focal / 8)
     kind = f"{width}x{height} {rounded} {camera}"
     colors = pixels if pixels.ndim == 2 else pixels[..., :3]
     contrast = float(colors.std()) / np.iinfo(pixels.dtype).max
@@ -154,10 +151,8 @@ def write_picture(path: Path, pixels: NDArray[Any]) -> None:
 def oriented(pixels: NDArray[Any], orientation: int) -> NDArray[Any]:
     """Turn stored pixels [H, W, ...] upright, by EXIF's orientation from 1 to 8."""
     if orientation in (2, 4, 5, 7):
-        mirrored = {2: 1, 4: 3, 5: 6, 7: 8}[orientation]
-        return oriented(pixels, mirrored)[:, ::-1].copy()
-    turns = {1: 0, 3: 2, 6: 3, 8: 1}[orientation]
-    return np.ascontiguousarray(np.rot90(pixels, turns))
+        return oriented(pixels, {2: 1, 4: 3, 5: 6, 7: 8}[orientation])[:, ::-1].copy()
+    return np.ascontiguousarray(np.rot90(pixels, {1: 0, 3: 2, 6: 3, 8: 1}[orientation]))
 
 
 def _read(path: Path) -> tuple[NDArray[Any], Exif, bytes | None]:
@@ -184,9 +179,8 @@ def _read_heif(path: Path) -> tuple[NDArray[Any], Exif]:
         if checked_size(path, data) is None:
             raise ValueError("it has no picture")
         with Image.open(BytesIO(data)) as image:
-            exif = exif_of(image)
             # The decoder has turned the picture already.
-            return np.asarray(image.convert("RGB"))[..., ::-1].copy(), Exif(1, exif.focal, exif.camera)
+            return np.asarray(image.convert("RGB"))[..., ::-1].copy(), replace(read_exif(data), orientation=1)
     except SplatError:
         raise
     except Exception as error:  # libheif raises many kinds of errors
@@ -208,21 +202,14 @@ def read_exif(data: bytes) -> Exif:
     """Read the EXIF data in a file's bytes; absent or damaged values get their defaults."""
     try:
         with warnings.catch_warnings(action="ignore"), Image.open(BytesIO(data)) as image:
-            return exif_of(image)
+            tags, size = image.getexif(), image.size
+            inner = tags.get_ifd(IFD.Exif)
+            orientation = tags.get(Base.Orientation, 1)
+            camera = " ".join(str(tags.get(tag, "")) for tag in (Base.Make, Base.Model)).split()
     except Exception:  # Pillow's readers raise any exception
         return Exif()
-
-
-def exif_of(image: Image.Image) -> Exif:
-    try:
-        tags = image.getexif()
-        inner = tags.get_ifd(IFD.Exif)
-        orientation = tags.get(Base.Orientation, 1)
-        camera = " ".join(str(tags.get(tag, "")) for tag in (Base.Make, Base.Model)).split()
-    except Exception:  # as above
-        return Exif()
     orientation = orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
-    return Exif(orientation, _focal(inner, *image.size), " ".join(camera)[:80])
+    return Exif(orientation, _focal(inner, *size), " ".join(camera)[:80])
 
 
 def _focal(tags: Any, width: int, height: int) -> float | None:
@@ -245,13 +232,14 @@ def _number(tags: Any, tag: int) -> float:
 
 def sharpness(pixels: NDArray[Any]) -> float:
     """Return the Laplacian's variance over that of the brightness (Pech-Pacheco et al. 2000): light and contrast cancel."""
-    pixels = shrunk(pixels, _SIDE)
+    # Noise of single pixels does not count.
+    pixels = shrunk(pixels, 1000)
     grey = pixels if pixels.ndim == 2 else pixels[..., :3].mean(axis=2, dtype=np.float32)
     grey = grey.astype(np.float32)
     return float(cv2.Laplacian(grey, cv2.CV_32F).var() / (grey.var() + 1e-6))
 
 
-def store_frames(video: Path, images: Path, count: int, on_progress: Callable[[int, int], None]) -> list[Photograph]:
+def store_frames(video: Path, images: Path, count: int, on_progress: OnProgress) -> list[Photograph]:
     """Store the sharpest frame of each of `count` equal intervals as a photograph; 0 means two a second, from 24 to 150."""
     from imageio_ffmpeg import read_frames
 
@@ -259,7 +247,7 @@ def store_frames(video: Path, images: Path, count: int, on_progress: Callable[[i
         with closing(read_frames(str(regular(video).resolve()), input_params=_INPUT)) as frames:
             meta = next(frames)
             (width, height), seconds, rate = meta["size"], float(meta["duration"]), float(meta["fps"])
-            if not 0 < width * height <= _MOST_PIXELS or not 0 < seconds < _MOST_SECONDS or not 0 < rate < 1e4:
+            if not 0 < width * height <= 1 << 26 or not 0 < seconds < 24 * 3600 or not 0 < rate < 1e4:
                 size = f"{width}×{height} pixels and {seconds:g} seconds long"
                 raise SplatError(f"{video} claims to be {size}; store it again")
             count = count or round(min(max(2 * seconds, 24), 150))

@@ -214,9 +214,8 @@ class Bench(OnDevice):
         from splat_py.gpu.device import get_device
         from splat_py.train import benchmark
 
-        for path in (self.out, self.plot):
-            if path is not None:
-                require_writable(path)
+        for path in filter(None, (self.out, self.plot)):
+            require_writable(path)
         device = get_device(self.device)
         if self.quality:
             results = benchmark.header(device) | {"quality": self._quality()}

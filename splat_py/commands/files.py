@@ -176,8 +176,7 @@ class Edit:
         if len(self.files) < 2:
             raise SplatError("name the files to read, then the file to write")
         *inputs, out = self.files
-        for path in self.files:
-            require_ending(path)
+        require_ending(out)
         if not self.remove_floaters and explicit_options() & {"faint", "huge", "isolated"}:
             raise SplatError("--faint, --huge and --isolated are thresholds of --remove-floaters; add it")
         for path in inputs:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from splat_py.volume.fitting import FitReport as VolumeReport
 
 _RANGES: dict[str, Range] = {"blobs": (1, LARGEST), "steps": (1, LARGEST), "seed": (0, (1 << 63) - 1)}
-_RESULTS = "field.safetensors", "metrics.json"
+_FIELD = VolumeConfig(steps_per_resolution=100, rays_per_step=1 << 16)
 
 
 @dataclass(frozen=True)
@@ -91,26 +91,23 @@ class FitImage(OnDevice):
         check_fields(self.options, _RANGES)
         if self.resume:
             run_folder.require_checkpoint(self.out)
+        kept, record = self.out / "checkpoint.safetensors", self.out / "run.json"
         with run_folder.run_lock(self.out):
-            self._run(self.out / "checkpoint.safetensors", self.out / "run.json")
+            from splat_py.image.pictures import FitCheckpoint, read_picture
 
-    def _run(self, kept: Path, record: Path) -> None:
-        """Begin or resume a fit, with the folder locked."""
-        from splat_py.image.pictures import FitCheckpoint, read_picture
-
-        if not self.resume:
-            run_folder.refuse_existing(self.out, "blobs.safetensors", "fit.png", "fit.mp4")
-            self._fit(self.options, read_picture(self.picture, self.options.background), None, kept, record)
-            return
-        checkpoint, options, given = FitCheckpoint.load(kept), ImageOptions.load(record), explicit_options()
-        run_folder.refuse_contradictions(self.out, options, self.options, ImageOptions(), given, free=("steps",))
-        steps = run_folder.extended(self.out, "steps", given, options.steps, self.options.steps, ImageOptions.steps)
-        picture = read_picture(self.picture, options.background)
-        checkpoint.check_picture(picture)
-        if checkpoint.step >= steps and self._has_result(checkpoint):
-            console.print(run_folder.finished(self.out, "a larger --steps extends it"), soft_wrap=True)
-        else:
-            self._fit(replace(options, steps=steps), picture, replace(checkpoint, steps=steps), kept, record)
+            if not self.resume:
+                run_folder.refuse_existing(self.out, "blobs.safetensors", "fit.png", "fit.mp4")
+                self._fit(self.options, read_picture(self.picture, self.options.background), None, kept, record)
+                return
+            checkpoint, options, given = FitCheckpoint.load(kept), ImageOptions.load(record), explicit_options()
+            run_folder.refuse_contradictions(self.out, options, self.options, ImageOptions(), given, free=("steps",))
+            steps = run_folder.extended(self.out, "steps", given, options.steps, self.options.steps, ImageOptions.steps)
+            picture = read_picture(self.picture, options.background)
+            checkpoint.check_picture(picture)
+            if checkpoint.step >= steps and self._has_result(checkpoint):
+                console.print(run_folder.finished(self.out, "a larger --steps extends it"), soft_wrap=True)
+            else:
+                self._fit(replace(options, steps=steps), picture, replace(checkpoint, steps=steps), kept, record)
 
     def _has_result(self, checkpoint: "FitCheckpoint") -> bool:
         """True if the saved blobs are the checkpoint's; after an extension they are older until the fit finishes."""
@@ -169,10 +166,6 @@ class FitImage(OnDevice):
         console.print(f"PSNR {result.psnr:.2f} dB; picture and Gaussians are in {self.out}")
 
 
-def _default_config() -> VolumeConfig:
-    return VolumeConfig(steps_per_resolution=100, rays_per_step=1 << 16)
-
-
 @dataclass
 class FitVolume(OnDevice):
     """Fit a radiance field to a folder of posed photographs: a grid of density and view-dependent colour, a hash grid, or your
@@ -188,7 +181,7 @@ class FitVolume(OnDevice):
     # Folder of the run.
     out: Path
     # Settings of the fit, with more steps a resolution than `volume.fit` and fewer rays a step: photographs take turns.
-    config: OmitArgPrefixes[VolumeConfig] = field(default_factory=_default_config)
+    config: OmitArgPrefixes[VolumeConfig] = _FIELD
     # Lower and upper corner of the box, six numbers in the capture's frame.
     box: tuple[float, float, float, float, float, float] | None = None
     # Continue the run in --out from its last checkpoint with its original options; further --resolutions after its own extend
@@ -211,17 +204,14 @@ class FitVolume(OnDevice):
         path = self.out / "checkpoint.safetensors"
         if self.resume:
             run_folder.require_checkpoint(self.out)
-        else:
-            run_folder.refuse_existing(self.out, *_RESULTS)
-            require_capture(self.data.data)
         with run_folder.run_lock(self.out):
             self._run(path, self.out / "run.json")
 
     def _run(self, path: Path, record_path: Path) -> None:
         """Begin or resume a fit, with the folder locked."""
         if not self.resume:
-            # Another process may have run before the lock was taken.
-            run_folder.refuse_existing(self.out, *_RESULTS)
+            run_folder.refuse_existing(self.out, "field.safetensors", "metrics.json")
+            require_capture(self.data.data)
         import numpy as np
 
         from splat_py.fit.run_folder import RunRecord, removed_without
@@ -241,7 +231,7 @@ class FitVolume(OnDevice):
                 advice = "resume it without this option, or choose another --out"
                 raise run_folder.contradiction(self.out, "box", fitted, self.box, advice)
             FIELD.refuse_another(self.out, recorded.config, checkpoint.config, config)
-            record = recorded.resumed(self.out, record, _default_config(), explicit_options(), "resolutions")
+            record = recorded.resumed(self.out, record, _FIELD, explicit_options(), "resolutions")
             if checkpoint.step >= record.config.steps == run_folder.recorded_metrics(self.out / "metrics.json").get("steps"):
                 console.print(run_folder.finished(self.out, "further --resolutions after its own extend it"), soft_wrap=True)
                 if self.export is not None:

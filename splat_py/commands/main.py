@@ -39,7 +39,6 @@ Command = (
     | Annotated[Demo, subcommand("demo")]
 )
 _DESCRIPTION = "Differentiable Gaussian splatting on Metal, Vulkan and CUDA. `splat --version` prints the version."
-_RESUMED = "; `--resume` continues from the last checkpoint, and without one the same command begins again"
 _MEMORY = "not enough memory; use smaller pictures (--downscale), fewer Gaussians or a smaller grid"
 
 
@@ -59,7 +58,7 @@ def main() -> None:
         with terminal.silence() if launch.rank > 0 else nullcontext():
             command = tyro.cli(Command, prog="splat", description=_DESCRIPTION)
         if isinstance(command, Train | FitImage | FitVolume):
-            interrupted += _RESUMED
+            interrupted += "; `--resume` continues from the last checkpoint, and without one the same command begins again"
         elif isinstance(command, CaptureCommand):
             interrupted += "; run the command again to continue"
         if not (launch.alone or isinstance(command, Train)):

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 # The names in splat_py/scene/camera_paths.py, which is too slow to import before options are checked.
 _PATHS = ("orbit", "spiral", "dolly")
-# Default frames of a video on a path without times.
-_FRAMES = 240
 # A picture with this many pixels needs 2 GiB, the largest buffer.
 _MOST_PIXELS = (1 << 31) // 12
 
@@ -154,7 +152,13 @@ class Render(OnDevice):
         scene = open_viewed(*source, device=get_device(self.device), without_capture=False)
         gaussians, dataset, look = scene.gaussians, scene.dataset, scene.look
         assert gaussians is not None
-        self._check_size([view.camera for view in dataset.views] if dataset else keyframes.cameras(1) if keyframes else [])
+        scale = self.scale or 1.0
+        cameras = [view.camera for view in dataset.views] if dataset else keyframes.cameras(1) if keyframes else []
+        largest = max(cameras, key=lambda camera: camera.width * camera.height)
+        most = (_MOST_PIXELS / (largest.width * largest.height)) ** 0.5
+        if scale > most:
+            size = f"{largest.width}×{largest.height}"
+            raise SplatError(f"--scale is {scale:g}; for photographs of {size} pixels it must be at most {most:.3g}")
 
         def draw(cameras: "Sequence[Camera]", what: str) -> "Iterator[NDArray[np.float32]]":
             depths: Sequence[float] = [self.focus or 1.0] * len(cameras)
@@ -167,14 +171,14 @@ class Render(OnDevice):
         if self.out is not None and dataset is not None:
             views = {"test": dataset.test, "train": dataset.train, "all": range(len(dataset))}[self.views]
             names = picture_names([view.name for view in dataset.views])
-            cameras = [dataset.views[view].camera.scaled(self.scale or 1) for view in views]
+            cameras = [dataset.views[view].camera.scaled(scale) for view in views]
             for view, picture in zip(views, draw(cameras, "views"), strict=True):
                 write_image(self.out / names[view], picture)
             console.print(f"{len(views)} views are in {self.out}")
         if self.video is not None:
             if keyframes is None and dataset is not None:
                 photographed = [view.camera for view in dataset.views]
-                cameras = PATHS[self.path](photographed, self.frames or _FRAMES, gaussians.means.cpu())
+                cameras = PATHS[self.path](photographed, self.frames or 240, gaussians.means.cpu())
             elif keyframes is not None:
                 cameras = keyframes.cameras(self.frames or keyframes.frames)
             write_video(self.video, draw([film_camera(camera, self.scale) for camera in cameras], "frames"))
@@ -208,14 +212,6 @@ class Render(OnDevice):
         require_scene(self.source.scene, self.source.data)
         if self.out is not None or self.path in _PATHS:
             require_cameras(self.source.scene, self.source.data)
-
-    def _check_size(self, cameras: "Sequence[Camera]") -> None:
-        scale = self.scale or 1.0
-        largest = max(cameras, key=lambda camera: camera.width * camera.height)
-        most = (_MOST_PIXELS / (largest.width * largest.height)) ** 0.5
-        if scale > most:
-            size = f"{largest.width}×{largest.height}"
-            raise SplatError(f"--scale is {scale:g}; for photographs of {size} pixels it must be at most {most:.3g}")
 
 
 @dataclass

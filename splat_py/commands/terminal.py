@@ -161,9 +161,8 @@ class FitBar:
         self._compiling_since = min(self._compiling_since, now)
         if now - self._compiling_since < 0.5:
             return
-        details = f"compiling kernels (once)... {self._compiled}"
         if self._task is not None and console.is_terminal:
-            self._progress.update(self._task, details=details)
+            self._progress.update(self._task, details=f"compiling kernels (once)... {self._compiled}")
         elif not self._told:
             console.print("compiling kernels (once)...")
             self._told = True

@@ -17,7 +17,6 @@ from splat_py.scene.sources import find_model, needs_poses, require_capture, req
 from splat_py.train.config import TrainConfig
 
 if TYPE_CHECKING:
-    from splat_py.capture.workspace import CaptureReport
     from splat_py.train.trainer import StepReport, Trainer
     from splat_py.viewer.viewer import TrainingViewer
 
@@ -52,7 +51,7 @@ class CaptureCommand:
         console.print(f"the capture is in {self.out}; train on it with `splat train {self.out} --out RUN`", soft_wrap=True)
 
 
-def capture_with_progress(source: Path, out: Path, options: CaptureOptions) -> "CaptureReport":
+def capture_with_progress(source: Path, out: Path, options: CaptureOptions) -> None:
     """Make a capture with a progress bar for each phase, and report its result and the photographs without a pose."""
     options.validate()
     require_photographs(source)
@@ -89,7 +88,6 @@ def capture_with_progress(source: Path, out: Path, options: CaptureOptions) -> "
         console.print(f"  {item.name}: {item.reason}; {item.advice}", soft_wrap=True)
     if len(report.unregistered) > _LISTED:
         console.print(f"  and {len(report.unregistered) - _LISTED} more, in {out / 'capture.json'}", soft_wrap=True)
-    return report
 
 
 @dataclass

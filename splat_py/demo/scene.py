@@ -66,7 +66,6 @@ def pyramid(center: tuple[float, float], size: float, height: float) -> Iterator
 
 @cache
 def still_life() -> tuple[Surface, ...]:
-    leaning = turn(x=62, z=-28)
     return (
         Surface(shapes.Cylinder(1.5, 0.05), shapes.table, (0, 0, -0.05)),
         Surface(shapes.Sphere(0.36), shapes.planet, (0.0, 0.12, 0.78), turn(x=24, z=35)),
@@ -75,7 +74,7 @@ def still_life() -> tuple[Surface, ...]:
         Surface(shapes.Cylinder(0.16, 0.02), plain(0.75, 0.55, 0.25), (0.0, 0.12, 0.02)),
         Surface(shapes.Sphere(0.27), plain(0.75, 0.08, 0.07), (0.62, -0.55, 0.27), gloss=1.0),
         Surface(shapes.Box((0.24, 0.24, 0.24)), shapes.stripes, (-0.72, -0.38, 0.24), turn(z=28)),
-        Surface(shapes.Torus(0.27, 0.095), shapes.quilt, (0.02, -0.92, 0.33), leaning),
+        Surface(shapes.Torus(0.27, 0.095), shapes.quilt, (0.02, -0.92, 0.33), turn(x=62, z=-28)),
         Surface(shapes.Cylinder(0.11, 0.36), shapes.candy, (-0.62, 0.72, 0.36)),
         *pyramid((0.75, 0.45), 0.42, 0.85),
     )
@@ -152,10 +151,7 @@ class Scenery:
 
 
 def sparse_points(
-    viewmats: NDArray[np.float64],
-    K: NDArray[np.float64],
-    images: list[NDArray[np.uint8]],
-    surfaces: tuple[Surface, ...],
+    viewmats: Array, K: Array, images: list[NDArray[np.uint8]], surfaces: tuple[Surface, ...]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
     """Return points [P, 3] and colours [P, 3] as from structure from motion: on visible surfaces, sparse, a little off."""
     generator = np.random.default_rng(0)
@@ -171,8 +167,7 @@ def sparse_points(
         positions.append(origins[hit] + distance[hit, None] * directions[hit])
         colors.append(image[row[hit], column[hit]])
     points = np.concatenate(positions)
-    noisy = points + generator.normal(0, POINT_NOISE, points.shape)
-    return noisy.astype(np.float32), np.concatenate(colors)
+    return (points + generator.normal(0, POINT_NOISE, points.shape)).astype(np.float32), np.concatenate(colors)
 
 
 def write_demo_scene(folder: str | os.PathLike[str], *, views: int = 40, size: int = 128) -> Path:
@@ -219,15 +214,13 @@ def write_dataset(folder: Path, scenery: Scenery, recipe: dict[str, int]) -> Non
     viewmats, K = scenery.cameras(views, size)
     (folder / "images").mkdir(parents=True)
     images, frames = [], []
-    with late_progress("rendering the demo scene", views) as advance:
-        for i, viewmat in enumerate(viewmats):
-            image = np.round(255 * scenery.render(viewmat, K, size, size)).astype(np.uint8)
-            name = f"images/{i:03}.png"
-            write_pixels(folder / name, image)
-            images.append(image)
-            opengl = np.linalg.inv(viewmat) @ np.diag([1.0, -1.0, -1.0, 1.0])
-            frames.append({"file_path": name, "transform_matrix": opengl.tolist()})
-            advance()
+    for i, viewmat in enumerate(late_progress(viewmats, "rendering the demo scene", views)):
+        image = np.round(255 * scenery.render(viewmat, K, size, size)).astype(np.uint8)
+        name = f"images/{i:03}.png"
+        write_pixels(folder / name, image)
+        images.append(image)
+        opengl = np.linalg.inv(viewmat) @ np.diag([1.0, -1.0, -1.0, 1.0])
+        frames.append({"file_path": name, "transform_matrix": opengl.tolist()})
     points, colors = sparse_points(viewmats, K, images, scenery.surfaces())
     write_points(folder / "points.ply", points, colors)
 

@@ -260,8 +260,6 @@ def trace(surfaces: Sequence[Surface], origins: Array, directions: Array) -> tup
     candidates = (apart - along**2 < bounds**2) & (along < bounds)
     for i, surface in enumerate(surfaces):
         rays = np.flatnonzero(candidates[i])
-        if not len(rays):
-            continue
         t = surface.shape.hit(surface.to_local(origins[rays] - centers[i]), surface.to_local(directions[rays]))
         closer = t < distance[rays]
         distance[rays[closer]] = t[closer]
@@ -287,12 +285,7 @@ def radiance(surfaces: Sequence[Surface], light: Light, origins: Array, directio
 
 
 def photograph(
-    viewmat: NDArray[np.floating],
-    K: NDArray[np.floating],
-    size: tuple[int, int],
-    subpixels: int,
-    surfaces: Sequence[Surface],
-    light: Light,
+    viewmat: Array, K: Array, size: tuple[int, int], subpixels: int, surfaces: Sequence[Surface], light: Light
 ) -> Array:
     """Return a camera's picture [height, width, 3] of `size` (width, height): the mean over `subpixels` subpixels a side, in
     display space, where alpha blending happens."""

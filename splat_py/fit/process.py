@@ -10,17 +10,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from splat_py.base.errors import RankLostError, SplatError
 
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
-
 # Signals of Ctrl-C, `kill` and a closing terminal, if the system has them.
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-# Timeout for a store that is gone with its process.
-_STORE_SECONDS = 3.0
 _ADVICE = "start several processes with torchrun --nproc-per-node N -m splat_py train ..., or unset WORLD_SIZE to train in one"
 
 
@@ -39,8 +34,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 @contextmanager
 def signals_as_interrupts(afterwards: signal.Handlers = signal.SIG_DFL) -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise what Ctrl-C does within this context, unless they are handled or ignored already."""
-    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    unhandled = [number for number, handler in handlers.items() if handler is signal.SIG_DFL]
+    unhandled = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
     if threading.current_thread() is not threading.main_thread():
         unhandled = []
     for number in unhandled:
@@ -142,8 +136,8 @@ class Launch:
     def alone(self) -> bool:
         return self.size == 1
 
-    def store(self, seconds: float) -> "Store":
-        """Open the store in which the processes leave each other notes; RuntimeError if there is none at the address."""
+    def store(self, seconds: float) -> Any:
+        """Open torch's Store in which the processes leave each other notes; RuntimeError if none answers within `seconds`."""
         from torch._C._distributed_c10d import TCPStore
 
         serves, timeout = self.rank == 0 and not self.outlives, timedelta(seconds=seconds)
@@ -156,7 +150,7 @@ class Launch:
         if self.alone:
             return True
         try:
-            return self.store(_STORE_SECONDS).add("splat_py/told", 1) == 1
+            return self.store(seconds=3).add("splat_py/told", 1) == 1
         except (ImportError, RuntimeError):
             # The store is gone with the first process, or never existed.
             return self.rank == 0 or not self.outlives

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from splat_py.base.errors import SplatError
+from splat_py.base.fields import dataclass_of
 from splat_py.base.locks import lock as _lock
 from splat_py.scene.data_options import DataOptions
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 Config = TypeVar("Config")
 
-# The largest whole number that a float holds exactly.
-_MOST_WHOLE = 1 << 53
 # Errors that say that another process has locked the file.
 _LOCKED = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 
@@ -37,37 +36,34 @@ def run_lock(folder: Path) -> Iterator[None]:
     folders that stay empty are removed again. SplatError if another process holds the folder, or it cannot be written to; a
     warning if the disk has no file locks.
     """
-    absent, lock = _make(folder), folder / ".lock"
+    absent, lock = [path for path in (folder, *folder.parents) if not path.exists()], folder / ".lock"
     try:
         handle = _take(lock)
         try:
             yield
         finally:
-            _release(lock, handle)
+            # Remove the file while it is locked, so that no other process's lock is removed; Windows removes no open file.
+            if sys.platform != "win32":
+                lock.unlink(missing_ok=True)
+            os.close(handle)
+            if sys.platform == "win32":
+                with suppress(OSError):
+                    lock.unlink()
     finally:
-        # Other folders are not empty, or belong to another process by now.
-        with suppress(OSError):
-            for path in absent:
+        # The innermost first. Other folders are not empty, or belong to another process by now.
+        for path in absent:
+            with suppress(OSError):
                 path.rmdir()
 
 
-def _make(folder: Path) -> list[Path]:
-    """Make a folder and its parents; return those that did not exist, the innermost first."""
-    absent = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    return absent
-
-
 def _take(lock: Path) -> int:
-    """Open and lock the file."""
+    """Make the file and its folder, open and lock it."""
     while True:
         try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
         except OSError as error:
-            raise _unwritable(lock.parent, error) from error
+            raise SplatError(f"cannot write to {lock.parent}: {error.strerror}; choose another output folder") from error
         try:
             _lock(handle)
         except OSError as error:
@@ -80,20 +76,6 @@ def _take(lock: Path) -> int:
             if os.path.samestat(os.fstat(handle), os.stat(lock)):
                 return handle
         os.close(handle)
-
-
-def _release(lock: Path, handle: int) -> None:
-    # Remove the file while it is locked, so that no other process's lock is removed; Windows removes no open file.
-    if sys.platform != "win32":
-        lock.unlink(missing_ok=True)
-    os.close(handle)
-    if sys.platform == "win32":
-        with suppress(OSError):
-            lock.unlink()
-
-
-def _unwritable(folder: Path, error: OSError) -> SplatError:
-    return SplatError(f"cannot write to {folder}: {error.strerror}; choose another output folder")
 
 
 def refuse_contradictions(
@@ -183,8 +165,10 @@ class RunRecord(Generic[Config]):
         """Write to a file, atomically, with `extra` entries of a command."""
         from splat_py.base.files import write_json
 
-        options = {"data": self.data.to_json(), "config": asdict(self.config)}  # type: ignore[call-overload]
-        write_json(path, {**options, "dataset": self.dataset, "files": self.files, **extra})
+        # An absolute path of the capture: commands may run from anywhere.
+        data = {**asdict(self.data), "data": str(self.data.data.resolve())}
+        config = asdict(self.config)  # type: ignore[call-overload]
+        write_json(path, {"data": data, "config": config, "dataset": self.dataset, "files": self.files, **extra})
 
     def changes(self, before: "RunRecord[Config]") -> bool:
         """True if a resumed run is longer than its record says, or its capture was moved."""
@@ -203,7 +187,9 @@ class RunRecord(Generic[Config]):
             if len(digests) != 3 or not all(isinstance(digest, str | None) for digest in digests):
                 raise TypeError("its dataset is not a fingerprint")
             known = tuple(files) if files else None
-            return cls(DataOptions.from_json(content["data"]), config(content["config"]), dataset, known)
+            data = dataclass_of(DataOptions, content["data"])
+            data.validate()
+            return cls(data, config(content["config"]), dataset, known)
         except FileNotFoundError as error:
             raise SplatError(f"{path.parent} is not the folder of a training run: it has no {path.name}") from error
         # Invalid text and JSON raise ValueErrors, and SplatError is one.
@@ -287,7 +273,8 @@ def recorded_metrics(path: Path) -> dict[str, Any]:
             raise ValueError(f"its {what} is damaged")
 
     def whole(value: object) -> bool:
-        return type(value) is int and abs(value) <= _MOST_WHOLE
+        # A float holds it exactly.
+        return type(value) is int and abs(value) <= 1 << 53
 
     try:
         content = parse_json(regular(path).read_text(encoding="utf-8"))

@@ -207,7 +207,8 @@ class Photographs:
         self._bytes = 0
         self._ahead: dict[int, Future[NDArray]] = {}
         self._wanted: list[int] = []
-        self._pool: ThreadPoolExecutor | None = None
+        # Its threads end with this object.
+        self._pool = ThreadPoolExecutor(AHEAD, "photographs")
 
     def __getitem__(self, view: int) -> Array:
         if view in self._resident:
@@ -231,8 +232,6 @@ class Photographs:
         while self._wanted and len(self._ahead) < AHEAD:
             view = self._wanted.pop(0)
             if view not in self._resident and view not in self._ahead:
-                # The pool's threads end with this object.
-                self._pool = self._pool or ThreadPoolExecutor(AHEAD, "photographs")
                 self._ahead[view] = self._pool.submit(self._load, view)
 
 

@@ -24,9 +24,6 @@ from splat_py.image.rasterizers import Blobs, Rasterizer, check_shape, draw, ras
 _EPSILON = 1e-8
 # Gradients of a mean shrink with the number of pixels. Above so many pixels ε shrinks too, so that it does not slow the fit.
 _EPSILON_PIXELS = 1 << 14
-# Number of reports in a fit, and of reports from one checkpoint to the next.
-_REPORTS = 100
-_REPORTS_PER_CHECKPOINT = 5
 # More than pictures have pixels; 2 GiB hold the parameters of so many blobs several times.
 _MOST_BLOBS = 10_000_000
 _MARGIN, _LARGEST_DEVIATION, _PIXEL_VARIANCE = (
@@ -220,13 +217,14 @@ def fit(
     height, width, _ = picture.shape
     rasterizer = rasterizer_for(device, params.shape[1], width, height, method)
     fitter = ImageFitter(picture, params, steps, rates, device, rasterizer, resume)
-    every = max(fitter.steps // _REPORTS, 1)
+    # Steps between reports; a checkpoint comes with every fifth.
+    every = max(fitter.steps // 100, 1)
     with kept_checkpoint(checkpoint, fitter.save_checkpoint) as (interrupts, save):
         while fitter.step < fitter.steps:
             interrupts.act()
             if on_report is not None and fitter.step % every == 0:
                 on_report(fitter.report())
-            if fitter.step % (_REPORTS_PER_CHECKPOINT * every) == 0:
+            if fitter.step % (5 * every) == 0:
                 save()
             fitter.advance()
         report = fitter.report()

@@ -39,8 +39,7 @@ def read_picture(path: str | Path, background: ArrayLike = (1.0, 1.0, 1.0)) -> P
     if pixels is None:
         raise SplatError(f"{path} is not a picture that can be read, or is damaged; convert it to PNG or JPEG")
     if pixels.ndim == 3:
-        order = [2, 1, 0, 3][: pixels.shape[2]]
-        pixels = pixels[..., order]
+        pixels = pixels[..., [2, 1, 0, 3][: pixels.shape[2]]]
     return to_picture(pixels, background, str(path))
 
 

@@ -36,12 +36,8 @@ FLOATS: int = constant("splat/blob2d", "BLOB_FLOATS")
 _GROUP_WIDTH, _GROUP_HEIGHT = (constant("parallel/short_list", f"SHORT_LIST_{side}") for side in ("WIDTH", "HEIGHT"))
 _AUTODIFF_SIDE = constant("kernels/blobs", "SIDE")
 _AUTODIFF_BLOBS = 400
-# Factor on the capacity that tile lists needed, so that growing blobs rarely exceed it.
-_HEADROOM = 1.5
 # Blobs × workgroups of GroupRasterizer up to which a GPU is faster with one kernel than with several; estimated.
 _GROUP_LIMIT = 1_000_000
-# Raw colour that is squashed to exactly 1.
-_WHITE = 100.0
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,8 @@ class TileRasterizer(Rasterizer):
             self._binning.record_count(recorder)
         needed = int(self._binning.isect_count.numpy()[0])
         if needed > self._binning.capacity or self._binning.capacity == 0:
-            self.reserve_isects(max(int(needed * _HEADROOM), 1))
+            # Half as much again, so that growing blobs rarely exceed it.
+            self.reserve_isects(max(int(needed * 1.5), 1))
 
     def reserve_isects(self, capacity: int) -> None:
         """Allocate lists for so many intersections of blobs with tiles."""
@@ -142,11 +139,11 @@ class TileRasterizer(Rasterizer):
     def record_gradients(self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array) -> None:
         self._record_rasterization(recorder, self._image.colors)
         recorder.stage("loss")
-        self._dispatch(
-            recorder,
+        recorder.dispatch(
+            "blobs",
             "differentiateLoss",
-            self._width * self._height,
-            parameters,
+            linear_groups(self._width * self._height),
+            blobs=self._blobs(parameters),
             target=target,
             image=self._image.colors,
             v_image=self._v_image,
@@ -158,7 +155,8 @@ class TileRasterizer(Rasterizer):
         assert self._rasterization is not None
         self._rasterization.record_backward(recorder, v_image, self._v_alphas, self._v_splats)
         recorder.stage("blob derivatives")
-        self._dispatch(recorder, "differentiateBlobs", self._count, parameters, v_splats=self._v_splats, v_raw=v_parameters)
+        groups, blobs = linear_groups(self._count), self._blobs(parameters)
+        recorder.dispatch("blobs", "differentiateBlobs", groups, blobs=blobs, v_splats=self._v_splats, v_raw=v_parameters)
 
     def _record_rasterization(self, recorder: Recorder, image: Array) -> None:
         """Rasterise onto an image [H, W, 3]."""
@@ -169,19 +167,16 @@ class TileRasterizer(Rasterizer):
 
     def _record_evaluation(self, recorder: Recorder, parameters: Array) -> None:
         recorder.stage("evaluate")
-        self._dispatch(
-            recorder,
+        recorder.dispatch(
+            "blobs",
             "evaluateBlobs",
-            self._count,
-            parameters,
+            linear_groups(self._count),
+            blobs=self._blobs(parameters),
             means2d=self._splats.means2d,
             conics=self._splats.conics,
             opacities=self._splats.opacities,
             colors=self._colors,
         )
-
-    def _dispatch(self, recorder: Recorder, entry: str, threads: int, parameters: Array, **arguments: Any) -> None:
-        recorder.dispatch("blobs", entry, linear_groups(threads), blobs=self._blobs(parameters), **arguments)
 
 
 class _SingleKernel(Rasterizer):
@@ -319,8 +314,8 @@ def render(
     picture = _Render.apply(params, *size, method)
     if not behind.requires_grad and not behind.any():
         return picture
-    # White blobs on black show their coverage.
-    white = torch.cat([params[:5], torch.full_like(params[5:8], _WHITE), params[8:]])
+    # White blobs on black show their coverage; a raw colour of 100 is squashed to exactly 1.
+    white = torch.cat([params[:5], torch.full_like(params[5:8], 100.0), params[8:]])
     return picture + (1 - _Render.apply(white, *size, method)) * behind
 
 

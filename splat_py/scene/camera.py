@@ -153,8 +153,7 @@ class Camera:
 
 def film_camera(camera: Camera, scale: float | None) -> Camera:
     """A camera for a video: sides times `scale`, or at least 480 rows if it is None; even sides, as encoders need."""
-    factor = max(1.0, 480 / camera.height) if scale is None else scale
-    scaled = camera.scaled(factor)
+    scaled = camera.scaled(max(1.0, 480 / camera.height) if scale is None else scale)
     return camera.resized(*(max(2, side + side % 2) for side in (scaled.width, scaled.height)))
 
 

@@ -14,8 +14,9 @@ from scipy.spatial.transform import Rotation, RotationSpline
 
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import check_fields, dataclass_of
-from splat_py.base.files import parse_json, reason, regular, write_json
+from splat_py.base.files import is_file, parse_json, refusing, regular, write_json
 from splat_py.scene.camera import MOST_DISTANCE, Camera, camera_extent, find_focus, find_subject, look_at_matrix, mean_up
+from splat_py.scene.similarity import quaternion_of
 
 Float64Array = NDArray[np.float64]
 
@@ -24,8 +25,6 @@ _VERSION, _MOST_BYTES, _MOST_KEYFRAMES = 1, 1 << 20, 1000
 # The longest path and the shortest time between keyframes, seconds; a camera's speed divides by the latter.
 _MOST_SECONDS, _LEAST_SECONDS = 3600.0, 1e-3
 _FIELDS_OF_VIEW, _SIDES = (1.0, 170.0), (2, 8192)
-# Cameras look all around if the mean of their unit directions is shorter than this.
-_ALL_AROUND = 0.5
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,8 @@ PATHS: dict[str, Callable[..., list[Camera]]] = {"orbit": orbit, "spiral": spira
 def looks_outwards(cameras: Sequence[Camera]) -> bool:
     """True if cameras look outwards from about one place, as in a room: there is no subject between them to circle."""
     forwards = np.stack([camera.forward for camera in cameras])
-    if find_focus(cameras)[1] or np.linalg.norm(forwards.mean(0)) > _ALL_AROUND:
+    # The mean of directions all around is short.
+    if find_focus(cameras)[1] or np.linalg.norm(forwards.mean(0)) > 0.5:
         return False
     offsets = np.stack([camera.position for camera in cameras])
     return float(((offsets - offsets.mean(0)) * forwards).sum(1).mean()) > -0.5 * camera_extent(cameras)
@@ -228,10 +228,9 @@ class Keyframe:
 
     @classmethod
     def of_camera(cls, camera: Camera, time: float) -> Self:
-        x, y, z, w = Rotation.from_matrix(camera.viewmat[:3, :3].T).as_quat()
         fov = math.degrees(2 * math.atan(0.5 * camera.height / camera.K[1, 1]))
-        a, b, c = camera.position
-        return cls(time, (float(a), float(b), float(c)), (float(w), float(x), float(y), float(z)), fov)
+        x, y, z = map(float, camera.position)
+        return cls(time, (x, y, z), quaternion_of(camera.viewmat[:3, :3].T), fov)
 
 
 @dataclass(frozen=True)
@@ -291,7 +290,10 @@ class KeyframePath:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read and check a file that `save` or another program wrote."""
-        try:
+        if not is_file(path):
+            raise SplatError(f"{path} does not exist or is a folder; name a keyframe file saved in splat view")
+        kinds = OSError, ValueError, KeyError, TypeError, OverflowError
+        with refusing(f"{path} is not a camera path or is damaged", "save one in splat view", *kinds):
             with regular(path).open("rb") as file:
                 data = file.read(_MOST_BYTES + 1)
             if len(data) > _MOST_BYTES:
@@ -307,7 +309,3 @@ class KeyframePath:
                 raise TypeError("its size is not two whole numbers")
             names = [field.name for field in fields(Keyframe)]
             return cls(tuple(dataclass_of(Keyframe, {name: row[name] for name in names}) for row in rows), (width, height))
-        except FileNotFoundError as error:
-            raise SplatError(f"{path} does not exist; name a keyframe file saved in splat view") from error
-        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-            raise SplatError(f"{path} is not a camera path or is damaged; save one in splat view ({reason(error)})") from error

@@ -1,19 +1,16 @@
 """Options for reading or making a capture, on the command line and in a run's run.json."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from splat_py.base.fields import LARGEST, Range, bytes_of, check_fields, dataclass_of
+from splat_py.base.fields import LARGEST, bytes_of, check_fields
 from splat_py.scene.sources import Format
 
 if TYPE_CHECKING:
     from splat_py.scene.dataset import Dataset
-
-_CAPTURE_RANGES: dict[str, Range] = {"frames": (0, 100_000), "size": (64, 20_000), "features": (64, 100_000)}
-_RANGES: dict[str, Range] = {"downscale": (1.0, 1e6), "test_every": (0, LARGEST)}
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class DataOptions:
 
     def validate(self) -> None:
         """Raise SplatError if an option has a wrong type or is out of its range."""
-        check_fields(self, _RANGES)
+        check_fields(self, {"downscale": (1.0, 1e6), "test_every": (0, LARGEST)})
         self.max_bytes  # noqa: B018
 
     @property
@@ -59,17 +56,6 @@ class DataOptions:
             undistort=self.undistort,
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """The contents for run.json, with an absolute path of the folder: commands may run from anywhere."""
-        return {**asdict(self), "data": str(self.data.resolve())}
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "DataOptions":
-        """Read the options that `to_json` wrote; TypeError or SplatError for other contents."""
-        options = dataclass_of(cls, content)
-        options.validate()
-        return options
-
 
 @dataclass(frozen=True)
 class CaptureOptions:
@@ -90,4 +76,4 @@ class CaptureOptions:
 
     def validate(self) -> None:
         """Raise SplatError if an option has a wrong type or is out of its range."""
-        check_fields(self, _CAPTURE_RANGES)
+        check_fields(self, {"frames": (0, 100_000), "size": (64, 20_000), "features": (64, 100_000)})

@@ -26,8 +26,6 @@ from splat_py.scene.transforms import read_transforms
 
 DEFAULT_MEMORY_LIMIT = 4 << 30
 NEAR = 0.01
-# Decimals of poses and intrinsics that a fingerprint keeps; the last ones may differ between machines.
-_DECIMALS = 5
 # The most numbers in a .npy file, and the smallest depth in world units.
 _MOST_PIXELS, _LEAST = 1 << 28, 1e-6
 
@@ -132,7 +130,15 @@ def load_dataset(
         total = len(missing) + len(found)
         warnings.warn(f"{root}: {len(missing)} of {total} photographs do not exist and are skipped{first}", stacklevel=2)
 
-    views = [_prepared(view, undistort, downscale) for view, _ in found]
+    views = []
+    for view, _ in found:
+        camera, lens = view.camera, view.lens
+        if not (undistort or lens.is_pinhole):
+            camera = replace(camera, distortion=Distortion(lens.distortion, lens.fisheye))
+        if min(camera.width, camera.height) < downscale:
+            size = f"{camera.width}×{camera.height}"
+            raise SplatError(f"{view.path} has only {size} pixels; downscale must not exceed the smaller side")
+        views.append(replace(view, camera=camera.scaled(1 / downscale)))
     if held_out is not None:
         test = [i for i, (_, split) in enumerate(found) if split == held_out]
     else:
@@ -187,16 +193,6 @@ def _read(root: Path, format: str) -> tuple[list[Capture], int | None]:
     return [read_transforms(file) for file in splits], 1 if len(splits) == 2 else None
 
 
-def _prepared(view: View, undistort: bool, downscale: float) -> View:
-    camera, lens = view.camera, view.lens
-    if not (undistort or lens.is_pinhole):
-        camera = replace(camera, distortion=Distortion(lens.distortion, lens.fisheye))
-    if min(camera.width, camera.height) < downscale:
-        size = f"{camera.width}×{camera.height}"
-        raise SplatError(f"{view.path} has only {size} pixels; downscale must not exceed the smaller side")
-    return replace(view, camera=camera.scaled(1 / downscale))
-
-
 def _background(background: ArrayLike | None, views: Sequence[View]) -> NDArray[np.float32]:
     if background is None:
         return np.full(3, any(view.has_alpha for view in views), dtype=np.float32)
@@ -237,7 +233,8 @@ def fingerprint(dataset: Dataset) -> str:
     """A digest of names, sizes, cameras and split that identifies a dataset without decoding its photographs."""
 
     def rounded(matrix: NDArray[np.float64]) -> list[float]:
-        return (matrix.round(_DECIMALS) + 0.0).ravel().tolist()
+        # The last decimals may differ between machines.
+        return (matrix.round(5) + 0.0).ravel().tolist()
 
     views = []
     for view in dataset.views:
@@ -264,11 +261,8 @@ def contents_of(dataset: Dataset, known: tuple[str, str] | None = None) -> tuple
         with regular(path).open("rb") as file:
             return hashlib.file_digest(file, "blake2b").hexdigest()
 
-    with late_progress("Checking files", len(names)) as advance, ThreadPoolExecutor() as pool:
-        digests = []
-        for digest in pool.map(hashed, (path for _, path in names)):
-            digests.append(digest)
-            advance()
+    with ThreadPoolExecutor() as pool:
+        digests = list(late_progress(pool.map(hashed, (path for _, path in names)), "Checking files", len(names)))
     return stamps, _digest([[name, digest] for (name, _), digest in zip(names, digests, strict=True)])
 
 

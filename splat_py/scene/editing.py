@@ -52,8 +52,7 @@ def crop(gaussians: Gaussians, lowest: ArrayLike, highest: ArrayLike) -> Gaussia
     if low.shape != (3,) or high.shape != (3,) or not (low < high).all():
         raise SplatError(f"the box from {low.tolist()} to {high.tolist()} is empty; give the lowest corner first")
     means = gaussians.positions
-    inside: NDArray[np.bool_] = np.all((means >= low) & (means <= high), axis=1)
-    return select(gaussians, inside)
+    return select(gaussians, np.asarray(((means >= low) & (means <= high)).all(axis=1)))
 
 
 def crop_sphere(gaussians: Gaussians, center: ArrayLike, radius: float) -> Gaussians:

@@ -272,9 +272,7 @@ class Gaussians:
     def _read(cls, arrays: StoredGaussians, path: str | os.PathLike[str], with_faulty: bool = False) -> "Gaussians":
         gaussians = cls.of_arrays(arrays)
         try:
-            gaussians._validate_form()
-            if not with_faulty and (clause := gaussians._faults()):
-                raise SplatError(f"{clause}; remove them: splat edit {shlex.quote(str(path))} repaired.ply --remove-faulty")
+            gaussians._validate("" if with_faulty else f"splat edit {shlex.quote(str(path))} repaired.ply --remove-faulty")
         except SplatError as error:
             raise SplatError(f"{path}: {error}") from error
         return gaussians
@@ -288,14 +286,6 @@ class Gaussians:
         flat = {name: tensor.reshape(len(self), math.prod(tensor.shape[1:])) for name, tensor in rows.items()}
         faulty = {name: ~tensor.isfinite().all(dim=1) for name, tensor in flat.items()}
         return faulty | {"quats": faulty["quats"] | (self.quats == 0).all(dim=1)}
-
-    def _faults(self) -> str:
-        where = ", ".join(name for name, faulty in self._faulty().items() if faulty.any())
-        rows = self.faulty().nonzero()[:, 0].tolist()
-        if not rows:
-            return ""
-        found = f"{len(rows):,} of {len(self):,} Gaussians, the first of them in row {rows[0] + 1:,}"
-        return f"{found}, hold NaN, infinity or a quaternion of zeros, in {where}"
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         tensors = {name: getattr(self, name) for name in (*_TENSORS, "features", "weights")}
@@ -320,12 +310,10 @@ class Gaussians:
 
     def validate(self) -> None:
         """Raise a SplatError that names the first tensor that does not match the class's description, and how."""
-        self._validate_form()
-        if clause := self._faults():
-            raise SplatError(f"{clause}; remove them: splat_py.scene.editing.remove_faulty")
+        self._validate("splat_py.scene.editing.remove_faulty")
 
-    def _validate_form(self) -> None:
-        """Check everything that `validate` checks except `faulty` rows."""
+    def _validate(self, remedy: str) -> None:
+        """Check everything that `validate` checks, but `faulty` rows only if there is a remedy for them."""
         count = len(self) if self.means.ndim else 0
         shapes: dict[str, tuple[int | None, ...]] = {
             "means": (count, 3),
@@ -358,6 +346,11 @@ class Gaussians:
             raise SplatError(f"sh has {self.sh.shape[1]} coefficients; degrees 0 to 3 have 1, 4, 9 and 16")
         if self.weights is not None and not self.weights.isfinite().all():
             raise SplatError("weights hold NaN or infinity, and all Gaussians share them")
+        if remedy and (names := [name for name, faulty in self._faulty().items() if faulty.any()]):
+            rows = self.faulty().nonzero()[:, 0].tolist()
+            found = f"{len(rows):,} of {len(self):,} Gaussians, the first of them in row {rows[0] + 1:,}"
+            what = f"NaN, infinity or a quaternion of zeros, in {', '.join(names)}"
+            raise SplatError(f"{found}, hold {what}; remove them: {remedy}")
 
 
 def _spacing(points: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,15 +1,13 @@
 """Photographs: from the stored file to pixels, with their lens distortion or undistorted to a pinhole camera."""
 
 import math
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from time import monotonic
+from typing import TypeVar
 
 import cv2
 import numpy as np
@@ -22,6 +20,8 @@ from splat_py.base.errors import SplatError
 from splat_py.base.files import is_file
 from splat_py.scene.camera import Camera
 from splat_py.scene.pictures import Pixels, UInt8Array, decode_mask, read_header, read_picture
+
+_T = TypeVar("_T")
 
 Points = tuple[NDArray[np.float32], UInt8Array]
 
@@ -238,52 +238,39 @@ class ImageStore:
 
     def __init__(self, views: Sequence[View], background: NDArray[np.float32], memory_limit_bytes: int) -> None:
         self._views, self._background = views, background
-        self._images: OrderedDict[int, UInt8Array] = OrderedDict()
-        self._lock = threading.Lock()
         self.hold(memory_limit_bytes)
 
     def hold(self, memory_limit_bytes: int) -> None:
-        sizes = [4 * view.camera.width * view.camera.height for view in self._views]
+        views, background = self._views, self._background
+        sizes = [4 * view.camera.width * view.camera.height for view in views]
         fits = sum(sizes) <= memory_limit_bytes
-        self._capacity = len(sizes) if fits else max(1, memory_limit_bytes // max(sizes))
+        capacity = len(sizes) if fits else max(1, memory_limit_bytes // max(sizes))
+        self._load = lru_cache(capacity)(lambda index: load_view(views[index], background))
         if not fits:
             return
         pool = ThreadPoolExecutor()
         try:
-            with late_progress("Photographs", len(self._views)) as advance:
-                for _ in pool.map(self.__getitem__, range(len(self._views))):
-                    advance()
+            for _ in late_progress(pool.map(self._load, range(len(sizes))), "Photographs", len(sizes)):
+                pass
         finally:
             pool.shutdown(cancel_futures=True)
             _undistortion_maps.cache_clear()
             _out_of_reach.cache_clear()
 
     def __getitem__(self, index: int) -> UInt8Array:
-        with self._lock:
-            if index in self._images:
-                self._images.move_to_end(index)
-                return self._images[index]
-        image = load_view(self._views[index], self._background)
-        with self._lock:
-            self._images[index] = image
-            while len(self._images) > self._capacity:
-                self._images.popitem(last=False)
-        return image
+        return self._load(index)
 
 
-@contextmanager
-def late_progress(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """A progress bar on stderr that appears after two seconds. Yields a function to call after each item."""
+def late_progress(items: Iterable[_T], what: str, total: int) -> Iterator[_T]:
+    """Yield the items, with a progress bar on stderr that appears after two seconds."""
     began, progress = monotonic(), Progress(console=Console(stderr=True), transient=True)
     bar = progress.add_task(what, total=total)
-
-    def advance() -> None:
-        progress.advance(bar)
-        if monotonic() - began > _PATIENCE_SECONDS:
-            progress.start()
-
     try:
-        yield advance
+        for item in items:
+            yield item
+            progress.advance(bar)
+            if monotonic() - began > _PATIENCE_SECONDS:
+                progress.start()
     finally:
         if progress.live.is_started:
             progress.stop()

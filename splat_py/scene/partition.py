@@ -132,8 +132,7 @@ def balanced_grid(cameras: Sequence[Camera], points: Floats, columns: int, rows:
     first = directions[0] if spread[0] > 1e-9 else np.roll(up, 1)
     first = first - (first @ up) * up
     first *= np.sign(first[np.abs(first).argmax()]) / np.linalg.norm(first)
-    second = np.cross(up, first)
-    axes = np.stack([first, second])
+    axes = np.stack([first, np.cross(up, first)])
     flat = np.concatenate([positions, points]) @ axes.T
     weights = np.concatenate([np.full(len(part), 0.5 / max(len(part), 1)) for part in (positions, points)])
     edges = _shares(flat[:, 0], weights, columns)
@@ -249,24 +248,20 @@ def read_cell(folder: Path) -> Cell:
         if path.stat().st_size > _MOST_BYTES:
             raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
         cell = dataclass_of(Cell, parse_json(regular(path).read_text(encoding="utf-8")))
-        _check(cell)
+        check_fields(cell, {"version": (_VERSION, _VERSION)})
+        if not cell.rows or len(cell.rows) != len(cell.columns) + 1 or len(set(map(len, cell.rows))) != 1:
+            raise ValueError("its columns and rows do not match")
+        columns, rows = cell.shape
+        if columns * rows > MOST_CELLS or not (0 <= cell.place[0] < columns and 0 <= cell.place[1] < rows):
+            raise ValueError(f"its place is not one of {columns}x{rows} cells")
+        for edges in (cell.columns, *cell.rows):
+            for edge in edges:
+                check_number("an edge", edge, float, (-MOST_DISTANCE, MOST_DISTANCE))
+            if (np.diff(edges) <= 0).any():
+                raise ValueError("its edges do not ascend")
+        axes = np.array(cell.axes)
+        if np.abs(axes).max() > 2 or np.abs(axes @ axes.T - np.eye(2)).max() > 1e-6:
+            raise ValueError("its axes are not at right angles")
+        if len(cell.dataset) != 64 or set(cell.dataset) - set("0123456789abcdef"):
+            raise ValueError("its dataset is not a fingerprint")
     return cell
-
-
-def _check(cell: Cell) -> None:
-    check_fields(cell, {"version": (_VERSION, _VERSION)})
-    if not cell.rows or len(cell.rows) != len(cell.columns) + 1 or len(set(map(len, cell.rows))) != 1:
-        raise ValueError("its columns and rows do not match")
-    columns, rows = cell.shape
-    if columns * rows > MOST_CELLS or not (0 <= cell.place[0] < columns and 0 <= cell.place[1] < rows):
-        raise ValueError(f"its place is not one of {columns}x{rows} cells")
-    for edges in (cell.columns, *cell.rows):
-        for edge in edges:
-            check_number("an edge", edge, float, (-MOST_DISTANCE, MOST_DISTANCE))
-        if (np.diff(edges) <= 0).any():
-            raise ValueError("its edges do not ascend")
-    axes = np.array(cell.axes)
-    if np.abs(axes).max() > 2 or np.abs(axes @ axes.T - np.eye(2)).max() > 1e-6:
-        raise ValueError("its axes are not at right angles")
-    if len(cell.dataset) != 64 or set(cell.dataset) - set("0123456789abcdef"):
-        raise ValueError("its dataset is not a fingerprint")

@@ -14,9 +14,6 @@ from scipy.spatial.transform import Rotation
 from splat_py.base.errors import SplatError
 from splat_py.scene.formats.packing import StoredGaussians
 
-# Tolerance for the orthonormality of rotations read from files.
-_TOLERANCE = 1e-4
-
 
 @dataclass(frozen=True, eq=False)
 class Similarity:
@@ -35,8 +32,9 @@ class Similarity:
     def __post_init__(self) -> None:
         if not (np.isfinite(self.rotation).all() and np.isfinite(self.translation).all() and 0 < self.scale < np.inf):
             raise SplatError("a transform needs finite numbers and a scale above zero")
+        # Rotations that are read from files are rounded.
         off = np.abs(self.rotation @ self.rotation.T - np.eye(3)).max()
-        if off > _TOLERANCE or np.linalg.det(self.rotation) < 0:
+        if off > 1e-4 or np.linalg.det(self.rotation) < 0:
             raise SplatError("a transform that mirrors or shears cannot be applied to Gaussians")
 
     @classmethod
@@ -53,7 +51,7 @@ class Similarity:
     @property
     def quat(self) -> NDArray[np.float64]:
         """The rotation as a unit quaternion w x y z."""
-        return np.roll(Rotation.from_matrix(self.rotation).as_quat(), 1)
+        return np.array(quaternion_of(self.rotation))
 
     def points(self, xyz: NDArray[np.floating]) -> NDArray[np.float64]:
         return self.scale * xyz.astype(np.float64) @ self.rotation.T + self.translation
@@ -63,7 +61,7 @@ class Similarity:
         turned = not np.array_equal(self.rotation, np.eye(3))
         with np.errstate(over="ignore"):  # numbers beyond float32 become infinite, which is never written
             means = self.points(gaussians.means).astype(np.float32)
-        w, x, y, z = self.quat
+        w, x, y, z = quaternion_of(self.rotation)
         product = np.array([[w, -x, -y, -z], [x, w, -z, y], [y, z, w, -x], [z, -y, x, w]])
         return gaussians._replace(
             means=means,
@@ -104,6 +102,12 @@ def rotate_harmonics(sh: NDArray[Any], rotation: NDArray[np.float64]) -> NDArray
         matrix = np.linalg.lstsq(here[:, band], before[:, band], rcond=None)[0]
         result[:, band] = np.einsum("ij,njc->nic", matrix.astype(sh.dtype), sh[:, band])
     return result
+
+
+def quaternion_of(rotation: NDArray[np.float64]) -> tuple[float, float, float, float]:
+    """The unit quaternion (w, x, y, z) of a rotation matrix [3, 3]."""
+    x, y, z, w = map(float, Rotation.from_matrix(rotation).as_quat())
+    return w, x, y, z
 
 
 def rotation_matrices(quats: ArrayLike) -> NDArray[np.float64]:

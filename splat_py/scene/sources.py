@@ -67,8 +67,7 @@ def require_scene_file(path: Path) -> str:
 def require_scene(scene: Path, data: Path | None = None) -> None:
     """Raise SplatError unless `scene` is a run's folder or a scene file; check `data` with `require_capture`."""
     if is_scene_file(scene):
-        if not scene.exists():
-            raise SplatError(f"{scene} does not exist; name a run's folder or a scene file")
+        require_scene_file(scene)
     elif not (scene / "run.json").exists():
         if scene.is_file():
             raise SplatError(f"{scene} is neither a run's folder nor a scene file ({' '.join(ENDINGS)})")

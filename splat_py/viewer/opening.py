@@ -23,13 +23,13 @@ from splat_py.scene.dataset import NEAR, Dataset
 from splat_py.scene.editing import select
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.pictures import shrunk
-from splat_py.scene.similarity import rotation_matrices
+from splat_py.scene.similarity import quaternion_of, rotation_matrices
 from splat_py.scene.sources import is_scene_file
 from splat_py.shaders.custom_types import CAMERA, OwnTypes
 from splat_py.train.capture_model import LearntCapture
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.run import RunFolder, learnt_of
-from splat_py.viewer.page_server import aim, camera_of, quaternion_of
+from splat_py.viewer.page_server import aim, camera_of
 
 if TYPE_CHECKING:
     import viser
@@ -43,8 +43,6 @@ _TRAINING, _HELD_OUT = (90, 160, 250), (250, 170, 60)
 _MOST = 1000
 # Seconds between keyframes, default and maximum, and between two poses of a preview.
 _SECONDS, _MOST_SECONDS, _TICK = 2.0, 30.0, 1 / 20
-# The initial sides of the box, as a share of the scene's scale.
-_SIDE = 0.6
 
 
 @dataclass(eq=False)
@@ -68,29 +66,33 @@ class ViewedScene:
         """The point [3] that pages turn around."""
         if self.dataset is not None:
             return find_focus([self.dataset.views[i].camera for i in self.dataset.train])[0]
-        return self._extent[0]
+        return extent_of(self.gaussians)[0]
 
     @property
     def scale(self) -> float:
         """A length proportional to the scene's size, above 0."""
-        return self.dataset.scene_scale if self.dataset is not None else self._extent[1]
+        return self.dataset.scene_scale if self.dataset is not None else extent_of(self.gaussians)[1]
 
     def first_camera(self) -> Camera:
-        """A page's first view: the first training photograph's, or one in front of the middle of the Gaussians."""
-        if self.dataset is not None:
-            return self.dataset.views[self.dataset.train[0]].camera
-        middle, extent = self._extent
-        eye = middle + extent * np.array([0.0, -0.8, -2.5])
-        return Camera.look_at(eye, middle, self.up, _FIELD_OF_VIEW, 1280, 720)
+        """A page's first view: the first training photograph's, or `whole_view`."""
+        return whole_view(self.gaussians) if self.dataset is None else self.dataset.views[self.dataset.train[0]].camera
 
-    @property
-    def _extent(self) -> tuple[NDArray[np.float64], float]:
-        """The median of the means, and the distance within which nine tenths of them lie."""
-        if self.gaussians is None or not len(self.gaussians):
-            return np.zeros(3), 1.0
-        means = self.gaussians.means[:: max(1, len(self.gaussians) // 100_000)].cpu().numpy().astype(np.float64)
-        middle = np.median(means, axis=0)
-        return middle, float(np.quantile(np.linalg.norm(means - middle, axis=1), 0.9)) or 1.0
+
+def extent_of(gaussians: Gaussians | None) -> tuple[NDArray[np.float64], float]:
+    """The median [3] of the means, and the distance from it, above 0, within which nine tenths of them lie."""
+    if gaussians is None or not len(gaussians):
+        return np.zeros(3), 1.0
+    means = gaussians.positions[:: max(1, len(gaussians) // 100_000)]
+    middle = np.median(means, axis=0)
+    return middle, float(np.quantile(np.linalg.norm(means - middle, axis=1), 0.9)) or 1.0
+
+
+def whole_view(gaussians: Gaussians | None) -> Camera:
+    """A camera with the whole scene in view, from a little above, if -y is up."""
+    middle, extent = extent_of(gaussians)
+    distance = extent / np.sin(np.deg2rad(_FIELD_OF_VIEW) / 2)
+    eye = middle + distance * np.array([0.0, -0.35, -1.0]) / np.hypot(0.35, 1)
+    return Camera.look_at(eye, middle, (0, -1, 0), _FIELD_OF_VIEW, 1280, 1280)
 
 
 def open_viewed(
@@ -154,9 +156,8 @@ def open_viewed(
 def look_of(dataset: Dataset | None, antialiased: bool, gaussians: Gaussians | None, device: Device | None) -> RenderSettings:
     if dataset is not None:
         return RenderSettings(dataset.background, dataset.scene_scale, antialiased, dataset.near, device)
-    look = RenderSettings((0.0, 0.0, 0.0), 1.0, antialiased, NEAR, device)
-    scale = ViewedScene(look, gaussians, None, Path()).scale
-    return replace(look, scene_scale=scale, near=min(NEAR, NEAR * scale))
+    scale = extent_of(gaussians)[1]
+    return RenderSettings((0.0, 0.0, 0.0), scale, antialiased, min(NEAR, NEAR * scale), device)
 
 
 def _recorded_scores(run: RunFolder, dataset: Dataset) -> dict[int, float]:
@@ -190,17 +191,13 @@ class Frustums:
         held_out = set(dataset.test)
         shown = sorted({*dataset.test[:: len(dataset.test) // _MOST + 1], *dataset.train[:: len(dataset.train) // _MOST + 1]})
         for index in shown:
-            self._add(index, held_out=index in held_out)
+            camera, depth = dataset.views[index].camera, _DEPTH * dataset.scene_scale
+            color = _HELD_OUT if index in held_out else _TRAINING
+            # An index instead of the photograph's name, whose slashes would separate nodes.
+            self._frustums[index] = _add_frustum(server, f"/cameras/{index}", camera, depth, color, thickness=1.5)
+            self._frustums[index].on_click(lambda event, index=index: self.go_to(event.client, index))
         for index, psnr in scene.scores.items():
             self.set_score(index, psnr)
-
-    def _add(self, index: int, *, held_out: bool) -> None:
-        # An index instead of the photograph's name, whose slashes would separate nodes.
-        name, color = f"/cameras/{index}", _HELD_OUT if held_out else _TRAINING
-        depth = _DEPTH * self._dataset.scene_scale
-        handle = _add_frustum(self._server, name, self._dataset.views[index].camera, depth, color, thickness=1.5)
-        handle.on_click(lambda event: self.go_to(event.client, index))
-        self._frustums[index] = handle
 
     def go_to(self, client: "viser.ClientHandle", index: int) -> None:
         camera = self._dataset.views[index].camera
@@ -342,8 +339,7 @@ class PathPanel:
             self._watching.add(client.client_id)
         try:
             path = self.path()
-            cameras = path.cameras(max(2, round(path.seconds / _TICK)))
-            for camera in cameras:
+            for camera in path.cameras(max(2, round(path.seconds / _TICK))):
                 if client.client_id not in self._watching or client.client_id not in self._server.get_clients():
                     return
                 aim(client, camera, self._scale, self._up)
@@ -361,11 +357,11 @@ class CropBox:
     def __init__(self, server: "viser.ViserServer", scene: ViewedScene, changed: Callable[[], None]) -> None:
         self._changed, scale, up = changed, scene.scale, scene.up
         axes = look_at_matrix(np.zeros(3), np.eye(3)[np.abs(up).argmin()], up)[:3, :3].T
-        visible = scene.gaussians is not None
-        with server.gui.add_folder("Crop", expand_by_default=False, visible=visible):
+        with server.gui.add_folder("Crop", expand_by_default=False, visible=scene.gaussians is not None):
             self._on = server.gui.add_checkbox("Crop to the box", False)
             step = 10 ** np.floor(np.log10(scale) - 2)
-            sides = (_SIDE * scale, _SIDE * scale, _SIDE * scale)
+            side = 0.6 * scale
+            sides = side, side, side
             self._size = server.gui.add_vector3("Size", sides, min=(0.0, 0.0, 0.0), step=float(step))
             self.export = server.gui.add_button("Export what is inside", disabled=True)
         self._gizmo = server.scene.add_transform_controls(

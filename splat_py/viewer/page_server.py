@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from splat_py.base.errors import SplatError
 from splat_py.scene.camera import Camera
-from splat_py.scene.similarity import Similarity, rotation_matrices
+from splat_py.scene.similarity import rotation_matrices
 
 if TYPE_CHECKING:
     import viser
@@ -53,7 +53,6 @@ def page_server(host: str, port: int) -> "Iterator[viser.ViserServer]":
     """A server for the duration of the context, on `port` or, if it is taken, on one of the next; 0 means any free port. It
     rejects pages of other sites in the same browser and never uses viser's public relay. If other machines can reach `host`, it
     answers only those who know the token in its address."""
-    require_viewer()
     import rich
     import viser
 
@@ -182,12 +181,6 @@ def camera_of(handle: Any) -> Camera | None:
         return Camera.posed(position, rotation_matrices(wxyz), math.degrees(fov), *size, "page")
     except (SplatError, TypeError, ValueError, ArithmeticError, AssertionError, AttributeError):
         return None
-
-
-def quaternion_of(rotation: NDArray[np.float64]) -> tuple[float, float, float, float]:
-    """The quaternion (w, x, y, z) of a rotation matrix [3, 3]."""
-    w, x, y, z = map(float, Similarity(rotation).quat)
-    return w, x, y, z
 
 
 def axis_of(camera: Camera, up: NDArray[np.float64]) -> NDArray[np.float64]:

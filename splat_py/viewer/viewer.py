@@ -132,10 +132,9 @@ class Viewer:
 
     def _post(self, name: str, event: Any, job: Callable[[Callable[[str], None]], str]) -> None:
         """Queue a button's job, and report its progress and result on its page."""
-        client = event.client
 
         def done() -> None:
-            note = self._note(client, name.capitalize(), "…", loading=True)
+            note = self._note(event.client, name.capitalize(), "…", loading=True)
 
             def progress(body: str) -> None:
                 if note is not None:
@@ -157,8 +156,7 @@ class Viewer:
         if client is None or gaussians is None:
             return
         with _telling(lambda fault: self._note(client, "Cannot draw this", fault)):
-            picture = self._picture(camera)
-            client.scene.set_background_image(picture, format="jpeg", jpeg_quality=92 if full else 60)
+            client.scene.set_background_image(self._picture(camera), format="jpeg", jpeg_quality=92 if full else 60)
             client.flush()
 
     def _picture(self, camera: Camera) -> NDArray[np.uint8]:

@@ -25,8 +25,9 @@ from splat_py.demo.scene import write_demo_scene
 from splat_py.render.views import RenderSettings
 from splat_py.scene.camera import Camera
 from splat_py.scene.pictures import to_bytes
+from splat_py.scene.similarity import quaternion_of
 from splat_py.viewer.opening import ViewedScene
-from splat_py.viewer.page_server import page_server, quaternion_of
+from splat_py.viewer.page_server import page_server
 from splat_py.viewer.viewer import Viewer
 
 _PATIENCE = 60.0

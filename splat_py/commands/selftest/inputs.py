@@ -112,25 +112,23 @@ def splats(channels: int) -> SimpleNamespace:
     """Splats [1, N, …]: ellipses on and around the image."""
     n = GAUSSIANS
     means2d = uniform(11, -4, 4, 1, n, 2) + uniform(12, 0, 1, 1, n, 2) * np.array([WIDTH, HEIGHT], np.float32)
-    return SimpleNamespace(
-        means2d=means2d,
-        depths=uniform(13, 1, 9, 1, n),
-        conics=_conics(n, 0.8, 7.0),
-        opacities=uniform(14, 0.05, 0.95, 1, n),
-        colors=uniform(15, 0, 1, 1, n, channels),
-        backgrounds=uniform(16, 0, 1, 1, channels),
-    )
+    return _splats(13, means2d, _conics(n, 0.8, 7.0), (0.05, 0.95), channels)
 
 
 def crowd() -> SimpleNamespace:
     """Faint splats that all cover the same few pixels."""
+    return _splats(22, uniform(21, 2, CROWD_SIDE - 2, 1, CROWD, 2), _conics(CROWD, 3.0, 6.0), (0.006, 0.012), channels=3)
+
+
+def _splats(key: int, means2d: Floats, conics: Floats, opacities: tuple[float, float], channels: int) -> SimpleNamespace:
+    n = means2d.shape[1]
     return SimpleNamespace(
-        means2d=uniform(21, 2, CROWD_SIDE - 2, 1, CROWD, 2),
-        depths=uniform(22, 1, 9, 1, CROWD),
-        conics=_conics(CROWD, 3.0, 6.0),
-        opacities=uniform(23, 0.006, 0.012, 1, CROWD),
-        colors=uniform(24, 0, 1, 1, CROWD, 3),
-        backgrounds=uniform(25, 0, 1, 1, 3),
+        means2d=means2d,
+        depths=uniform(key, 1, 9, 1, n),
+        conics=conics,
+        opacities=uniform(key + 1, *opacities, 1, n),
+        colors=uniform(key + 2, 0, 1, 1, n, channels),
+        backgrounds=uniform(key + 3, 0, 1, 1, channels),
     )
 
 

@@ -198,8 +198,7 @@ def _projected(s: SimpleNamespace) -> ProjectedSplats:
 
 
 def _render(mode: Any, filtering: Filtering, accumulate: Accumulate, device: Device, stored: Arrays) -> Arrays:
-    s = inputs.scene(cameras=2)
-    leaves = leaves_of(**vars(s))
+    leaves = leaves_of(**vars(inputs.scene(cameras=2)))
     arguments = {name: leaf for name, leaf in leaves.items() if name != "sh"}
     image, alphas, _ = rasterization(
         **arguments,

@@ -232,8 +232,7 @@ def dataset(enlarged: int = 1) -> Dataset:
     """A dataset with one photograph in memory, its sides multiplied by `enlarged`."""
     view = cast(View, SimpleNamespace(camera=inputs.camera().scaled(enlarged)))
     images = cast(ImageStore, [np.kron(inputs.photograph(), np.ones((enlarged, enlarged, 1), np.uint8))])
-    background = inputs.scene().backgrounds[0]
-    return Dataset(Path(), [view], [0], [], None, SCENE_SCALE, _BOUNDS, background, images)
+    return Dataset(Path(), [view], [0], [], None, SCENE_SCALE, _BOUNDS, inputs.scene().backgrounds[0], images)
 
 
 def few_state() -> dict[str, Floats]:

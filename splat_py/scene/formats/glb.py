@@ -28,8 +28,6 @@ _WIDTHS = {"SCALAR": 1, "VEC2": 2, "VEC3": 3, "VEC4": 4}
 # Half a turn about z, which swaps right, down, front and left, up, front.
 _FLIP = Similarity(rotation=np.diag([-1.0, -1.0, 1.0]))
 _MOST_NODES = 10_000
-# Bytes of a Gaussian in a file whose nodes repeat a mesh a few times.
-_LEAST_BYTES = 8
 
 
 def encode(gaussians: StoredGaussians) -> bytes:
@@ -112,9 +110,9 @@ def decode(data: bytes) -> StoredGaussians:
     ]
     if not primitives:
         raise ValueError(f"it has no points with {EXTENSION}")
-    # Nodes may repeat a mesh, and attributes may share numbers.
+    # Nodes may repeat a mesh, and attributes may share numbers: allow Gaussians of 8 bytes.
     counts = [_index(tree["accessors"][_index(primitive["attributes"]["POSITION"])]["count"]) for _, primitive in primitives]
-    packing.require_room(sum(counts), packing.MOST_NUMBERS, len(data), _LEAST_BYTES)
+    packing.require_room(sum(counts), packing.MOST_NUMBERS, len(data), 8)
     binary = chunks.get(_BINARY, b"")
     return _FLIP.of_arrays(packing.joined([where.of_arrays(_primitive(tree, part, binary)) for where, part in primitives]))
 

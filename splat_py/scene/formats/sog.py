@@ -34,8 +34,6 @@ _MOST_SIDE = 16383
 _LARGEST = 252
 # WebP is already compressed: refuse a file that unpacks to more than this multiple of the zip and more than this many bytes.
 _MOST_RATIO, _LITTLE = 16, 1 << 20
-# Bytes of a Gaussian in pictures of a very even scene.
-_LEAST_BYTES = 1 / 16
 # Entries of a codebook.
 _BOOK = 256
 # Iterations of k-means for numbers and for vectors.
@@ -148,7 +146,8 @@ def _decode(read: Callable[[str], bytes], nbytes: int) -> StoredGaussians:
     count = meta["count"]
     if not isinstance(count, int) or not 0 < count <= _MOST_SIDE**2:
         raise ValueError("its count is not a number of Gaussians")
-    packing.require_room(count, packing.MOST_NUMBERS, nbytes, _LEAST_BYTES)
+    # In pictures of a very even scene, a Gaussian takes a 16th of a byte.
+    packing.require_room(count, packing.MOST_NUMBERS, nbytes, 1 / 16)
 
     def pixels(part: str, index: int) -> NDArray[np.uint8]:
         return _pixels(read, meta[part]["files"][index])

@@ -23,13 +23,12 @@ from splat_py.scene.editing import transform
 from splat_py.scene.formats import sog
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.similarity import Similarity, rotation_matrices
+from splat_py.viewer.opening import whole_view
 from splat_py.viewer.pages.playground_kernels import fit_plan, scene_plan
 from splat_py.viewer.pages.playground_plan import Json, WgslKernels
 
 _FOLDER = Path(__file__).parent
 _VIEWER = _FOLDER / "supersplat-viewer"
-# Field of view without a camera.
-_FOV_DEGREES = 60.0
 # Signs that turn a PLY's axes into the viewer's world.
 _TURN = np.array([-1.0, -1.0, 1.0])
 # Character sequences that would end a script element, or hide its end, in any language.
@@ -95,12 +94,7 @@ def write_viewer(
 def first_camera(gaussians: Gaussians, cameras: Sequence[Camera] = ()) -> Camera:
     """A page's initial camera: the first one, made upright, or one with the whole scene in view."""
     if not cameras:
-        means = gaussians.positions
-        middle = np.median(means, axis=0)
-        extent = max(float(np.quantile(np.linalg.norm(means - middle, axis=1), 0.9)), 1e-6)
-        distance = extent / np.sin(np.deg2rad(_FOV_DEGREES) / 2)
-        eye = middle + distance * np.array([0.0, -0.35, -1.0]) / np.hypot(0.35, 1)
-        return Camera.look_at(eye, middle, (0, -1, 0), _FOV_DEGREES, 1280, 1280)
+        return whole_view(gaussians)
     first = cameras[0]
     look = Camera.look_at(first.position, first.position + first.forward, mean_up(cameras), 60, first.width, first.height)
     matrix = first.K.copy()

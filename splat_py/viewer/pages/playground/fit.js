@@ -73,16 +73,17 @@ const MARGIN_OF_RANGE = 0.02;
  * Initial raw parameters [9, count] of blobs, as in splat_py/image/fitting.py: small and close in detailed areas, large and far
  * apart elsewhere, in the picture's colours, smaller ones in front. Constants are from slang/splat/blob2d.slang.
  */
-function blobsOnDetail({ width, height, values }, count, constants, seed = 42) {
+function blobsOnDetail({ width, height, values }, count, constants) {
   const { MARGIN, LARGEST_DEVIATION, PIXEL_VARIANCE } = constants;
-  const draw = random(seed);
+  // Reproducible random numbers from 0 to 1: a linear congruential generator (Press et al. 2007).
+  let state = 42;
+  const draw = () => (state = (Math.imul(state, 1664525) + 1013904223) >>> 0) / 2 ** 32;
   const density = densityOf(width, height, values);
-  const totals = new Float64Array(density.length);
-  let sum = 0;
-  for (let i = 0; i < density.length; i++) totals[i] = sum += density[i];
-  const chosen = Array.from({ length: count }, () => {
-    const pixel = firstAbove(totals, draw() * sum);
-    return { pixel, spacing: 1 / Math.sqrt((count * density[pixel]) / sum) };
+  // Each share of the density, in ascending order, lies in a pixel.
+  let [pixel, below] = [0, density[0]];
+  const chosen = Array.from(Float64Array.from({ length: count }, draw).sort(), (share) => {
+    while (below <= share && pixel < density.length - 1) below += density[++pixel];
+    return { pixel, spacing: 1 / Math.sqrt(count * density[pixel]) };
   });
   chosen.sort((a, b) => a.spacing - b.spacing);
 
@@ -100,7 +101,7 @@ function blobsOnDetail({ width, height, values }, count, constants, seed = 42) {
   return raw;
 }
 
-/** The slightly blurred magnitude of the gradient, mixed with a uniform density. */
+/** The slightly blurred magnitude of the gradient, mixed with a uniform density; its sum is 1. */
 function densityOf(width, height, values) {
   const at = (x, y, k) => values[(Math.min(Math.max(y, 0), height - 1) * width + Math.min(Math.max(x, 0), width - 1)) * 3 + k];
   const detail = new Float64Array(width * height);
@@ -130,30 +131,9 @@ function blur(values, width, height, dx, dy) {
   });
 }
 
-function firstAbove(totals, value) {
-  let [low, high] = [0, totals.length - 1];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (totals[middle] > value) high = middle;
-    else low = middle + 1;
-  }
-  return low;
-}
-
 function logit(share, least = MARGIN_OF_RANGE) {
   const inside = Math.min(Math.max(share, least), 1 - MARGIN_OF_RANGE);
   return Math.log(inside / (1 - inside));
-}
-
-/** Reproducible random numbers from 0 to 1: Marsaglia's xorshift (2003) with a seed. */
-function random(seed) {
-  let state = seed >>> 0 || 1;
-  return () => {
-    state ^= state << 13;
-    state ^= state >>> 17;
-    state ^= state << 5;
-    return (state >>> 0) / 2 ** 32;
-  };
 }
 
 // End values of the curve's step axis.

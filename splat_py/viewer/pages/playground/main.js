@@ -223,15 +223,16 @@ class FitPanel {
     at("rate-value").textContent = `× ${this.fit.rate.toPrecision(2)}`;
   }
 
+  /** Fit a picture from a file or an ImageData. */
   async take(file) {
-    let picture;
     try {
-      picture = await readPicture(file, PICTURE_PIXELS);
+      this.picture = await readPicture(file);
     } catch {
       at("refused").textContent = `The browser cannot read ${file.name} as a picture.`;
       return;
     }
-    await this.begin(picture);
+    at("refused").textContent = "";
+    await this.restart();
   }
 
   /** Fit the scene's current view. */
@@ -242,13 +243,7 @@ class FitPanel {
       for (let k = 0; k < 3; k++) pixels.data[i * 4 + k] = Math.round(values[i * 3 + k] * 255);
       pixels.data[i * 4 + 3] = 255;
     }
-    await this.begin(await readPicture(pixels, PICTURE_PIXELS));
-  }
-
-  async begin(picture) {
-    this.picture = picture;
-    at("refused").textContent = "";
-    await this.restart();
+    await this.take(pixels);
   }
 
   /** Queue an action: actions run one after another, however fast a slider moves. */
@@ -333,24 +328,17 @@ async function readScene(layout) {
   const parts = {};
   let offset = 0;
   for (const [name, type, count] of layout) {
-    parts[name] = type === "f32" ? new Float32Array(bytes, offset, count) : halves(new Uint16Array(bytes, offset, count));
-    offset += count * (type === "f32" ? 4 : 2);
+    const Numbers = type === "f32" ? Float32Array : Float16Array;
+    parts[name] = Float32Array.from(new Numbers(bytes, offset, count));
+    offset += count * Numbers.BYTES_PER_ELEMENT;
   }
   return parts;
 }
 
-/** Convert 16-bit floats (IEEE 754) to 32-bit ones: the difference of their exponent biases is a factor of 2¹¹². */
-function halves(bits) {
-  const floats = new Float32Array(bits.length);
-  const integers = new Int32Array(floats.buffer);
-  for (let i = 0; i < bits.length; i++) integers[i] = ((bits[i] & 0x8000) << 16) | ((bits[i] & 0x7fff) << 13);
-  return floats.map((x) => x * 2 ** 112);
-}
-
-/** A picture of at most about `pixels` pixels from a file or an ImageData. */
-async function readPicture(file, pixels) {
+/** A picture of at most about `PICTURE_PIXELS` pixels from a file or an ImageData. */
+async function readPicture(file) {
   const bitmap = await createImageBitmap(file);
-  const scale = Math.min(Math.sqrt(pixels / (bitmap.width * bitmap.height)), 512 / Math.max(bitmap.width, bitmap.height));
+  const scale = Math.min(Math.sqrt(PICTURE_PIXELS / (bitmap.width * bitmap.height)), 512 / Math.max(bitmap.width, bitmap.height));
   const [width, height] = [bitmap.width, bitmap.height].map((side) => Math.max(Math.round(side * scale), 16));
   const context = new OffscreenCanvas(width, height).getContext("2d");
   context.fillStyle = "white";

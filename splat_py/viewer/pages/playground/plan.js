@@ -75,40 +75,37 @@ export class Plan {
     this.content = content;
     this.sizes = {};
     this.buffers = [];
-    this.uniforms = {};
-    this.bindGroups = {};
+    // Each list's bind groups and uniforms.
+    this.lists = {};
   }
 
   /** Create buffers for these sizes. With `keep`, buffers of unchanged size keep their contents. */
   allocate(sizes, keep = false) {
     this.sizes = sizes;
+    const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_SRC | GPUBufferUsage.COPY_DST;
     const before = this.buffers;
     this.buffers = this.content.buffers.map((buffer, i) => {
       const bytes = Math.max(evaluate(buffer.bytes, sizes), 16);
       if (keep && before[i]?.size === bytes) return before[i];
-      const made = this.device.createBuffer({ size: bytes, usage: USAGE });
-      this.fill(made, buffer);
+      const made = this.device.createBuffer({ size: bytes, usage });
+      // A new buffer is zero, unless the plan gives a value or the range 0, 1, 2 ….
+      const { value, type, range } = buffer;
+      if (range) this.device.queue.writeBuffer(made, 0, Uint32Array.from({ length: bytes / 4 }, (_, i) => i));
+      else if (value) this.device.queue.writeBuffer(made, 0, new ARRAYS[type](bytes / 4).fill(evaluate(value, sizes)));
       return made;
     });
     for (const buffer of before) if (!this.buffers.includes(buffer)) buffer.destroy();
     for (const [name, commands] of Object.entries(this.content.lists)) this.bind(name, commands);
   }
 
-  /** Fill a new buffer if the plan gives a value or the range 0, 1, 2 …; otherwise it stays zero. */
-  fill(buffer, { value, type, range }) {
-    if (range) this.device.queue.writeBuffer(buffer, 0, Uint32Array.from({ length: buffer.size / 4 }, (_, i) => i));
-    else if (value) this.device.queue.writeBuffer(buffer, 0, new ARRAYS[type](buffer.size / 4).fill(evaluate(value, this.sizes)));
-  }
-
   /** Make the bind groups of a list's dispatches, and one buffer for all their uniform blocks. */
   bind(name, commands) {
     const alignment = this.device.limits.minUniformBufferOffsetAlignment;
     const block = Math.ceil(Math.max(...this.kernels.map((kernel) => kernel.bytes), 16) / alignment) * alignment;
-    this.uniforms[name]?.buffer.destroy();
+    this.lists[name]?.buffer.destroy();
     const size = block * commands.length;
     const buffer = this.device.createBuffer({ size, usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST });
-    this.uniforms[name] = { buffer, block, data: new DataView(new ArrayBuffer(size)) };
-    this.bindGroups[name] = commands.map((command, i) => {
+    const groups = commands.map((command, i) => {
       if (!("kernel" in command)) return null;
       const kernel = this.kernels[command.kernel];
       const entries = Object.entries(command.buffers).map(([name, number]) => ({
@@ -120,6 +117,7 @@ export class Plan {
       }
       return this.device.createBindGroup({ layout: kernel.pipeline.getBindGroupLayout(0), entries });
     });
+    this.lists[name] = { buffer, block, groups, data: new DataView(new ArrayBuffer(size)) };
   }
 
   buffer(name) {
@@ -133,7 +131,7 @@ export class Plan {
   /** Submit a list to the device; `variables` adds to the variables in the sizes. */
   run(name, variables = {}) {
     const values = { ...this.sizes, ...variables };
-    this.writeUniforms(name, values);
+    const { buffer, block, groups, data } = this.lists[name];
     const encoder = this.device.createCommandEncoder({ label: name });
     let pass = null;
     this.content.lists[name].forEach((command, i) => {
@@ -143,24 +141,18 @@ export class Plan {
         encoder.clearBuffer(this.buffers[command.clear]);
         return;
       }
+      const { fields, pipeline } = this.kernels[command.kernel];
+      for (const [field, offset, type] of fields) {
+        if (field in command.uniforms) data[WRITERS[type]](block * i + offset, evaluate(command.uniforms[field], values), true);
+      }
       pass ??= encoder.beginComputePass();
-      pass.setPipeline(this.kernels[command.kernel].pipeline);
-      pass.setBindGroup(0, this.bindGroups[name][i]);
+      pass.setPipeline(pipeline);
+      pass.setBindGroup(0, groups[i]);
       pass.dispatchWorkgroups(...command.groups.map((n) => evaluate(n, values)));
     });
     pass?.end();
-    this.device.queue.submit([encoder.finish()]);
-  }
-
-  writeUniforms(name, values) {
-    const { buffer, block, data } = this.uniforms[name];
-    this.content.lists[name].forEach((command, i) => {
-      if (!("kernel" in command)) return;
-      for (const [field, offset, type] of this.kernels[command.kernel].fields) {
-        if (field in command.uniforms) data[WRITERS[type]](block * i + offset, evaluate(command.uniforms[field], values), true);
-      }
-    });
     this.device.queue.writeBuffer(buffer, 0, data.buffer);
+    this.device.queue.submit([encoder.finish()]);
   }
 
   /** Read buffers after all submitted work, as one ArrayBuffer each. */
@@ -184,9 +176,6 @@ export class Plan {
     );
   }
 }
-
-// Numbers, because GPUBufferUsage does not exist without WebGPU.
-const USAGE = 0x80 | 0x04 | 0x08; // STORAGE, COPY_SRC, COPY_DST
 
 const SOURCE = `
 @group(0) @binding(0) var<storage, read> picture : array<f32>;
