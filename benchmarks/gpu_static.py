@@ -59,7 +59,8 @@ def figures(specialisation: Specialisation, nvdisasm: Path, before: dict[str, An
     if before.get("source") == digest:
         return before
     found: dict[str, Any] = {"source": digest, "threads": math.prod(kernel.threads)}
-    options = ("--use_fast_math",) if uses_fast_math(specialisation.module, dict(specialisation.constants)) else ()
+    is_fast = uses_fast_math(specialisation.module, specialisation.entry, dict(specialisation.constants))
+    options = ("--use_fast_math",) if is_fast else ()
     for architecture in ARCHITECTURES:
         assembled = assemble(compile_ptx(kernel.source, architecture, *options), architecture)
         numbers = assembled.figures
