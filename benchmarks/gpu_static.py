@@ -55,11 +55,12 @@ def disassemble(nvdisasm: Path, assembled: Assembled) -> str:
 def figures(specialisation: Specialisation, nvdisasm: Path, before: dict[str, Any]) -> dict[str, Any]:
     """Figures by architecture; `before` if it is from the same source."""
     kernel = emit("cuda", specialisation.module, specialisation.entry, dict(specialisation.constants))
-    digest = hashlib.sha256(kernel.source.encode()).hexdigest()[:16]
+    is_fast = uses_fast_math(specialisation.module, specialisation.entry, dict(specialisation.constants))
+    options = ("--use_fast_math",) if is_fast else ()
+    digest = hashlib.sha256("".join((kernel.source, *options)).encode()).hexdigest()[:16]
     if before.get("source") == digest:
         return before
     found: dict[str, Any] = {"source": digest, "threads": math.prod(kernel.threads)}
-    options = ("--use_fast_math",) if uses_fast_math(specialisation.module, dict(specialisation.constants)) else ()
     for architecture in ARCHITECTURES:
         assembled = assemble(compile_ptx(kernel.source, architecture, *options), architecture)
         numbers = assembled.figures

@@ -50,8 +50,8 @@ _VOLUME = {"JITTER": True, "K": 9, "SKIP_EMPTY": True}
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "project": ("project.projectForward", {"RAW_PARAMS": True}),
     "project, backward": ("project.projectBackward", {"RAW_PARAMS": True}),
-    "shade": ("shade.shadeForward", {"FEATURES": 48}),
-    "shade, backward": ("shade.shadeBackward", {"FEATURES": 48, "ADD_TO_MEANS": True}),
+    "shade": ("shade.shadeForward", {"FEATURES": 48, "FOURS": True}),
+    "shade, backward": ("shade.shadeBackward", {"FEATURES": 48, "FOURS": True, "ADD_TO_MEANS": True}),
     "count tiles": ("tiles.countTiles", {}),
     "emit intersections": ("tiles.emitIsects", {}),
     "sort, count": ("radix_sort.countDigits", _SORT),

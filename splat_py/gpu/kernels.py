@@ -36,9 +36,9 @@ from splat_py.gpu.sources import Source, constant, declared, extern_defaults, me
 # A compiler session frees memory only as a whole: 70 MB for its modules, 2 to 20 MB for each kernel. A program that alternates
 # among more kernels than these sessions hold compiles some of them again.
 _SESSIONS, _KERNELS_PER_SESSION = 2, 48
-# Modules that CUDA compiles with approximate divisions, roots, exponentials and logarithms. Their errors are smaller than the
-# margins of footprints (tests/shaders/test_footprint.py).
-_FAST_MODULES = frozenset({"rasterize"})
+# Kernels that CUDA compiles with approximate divisions, roots, exponentials and logarithms. Their errors are smaller than the
+# margins of footprints (tests/shaders/test_footprint.py), which the derivative of projection does not compute.
+_FAST = ("rasterize.", "project.projectBackward")
 # The most timestamps in a profile.
 _MOST_MARKS = 256
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -159,9 +159,9 @@ def _literal(module: str, name: str, kind: str, value: Any) -> str:
     raise BindingError(f"{module}: {name} is {value!r}; it must be of type {kind}")
 
 
-def uses_fast_math(module: str, constants: Mapping[str, Any]) -> bool:
+def uses_fast_math(module: str, entry: str, constants: Mapping[str, Any]) -> bool:
     """True if CUDA compiles a kernel with fast mathematics. The margins for it are unknown in a user's types."""
-    return module in _FAST_MODULES and not any(isinstance(value, UserType) for value in constants.values())
+    return f"{module}.{entry}".startswith(_FAST) and not any(isinstance(value, UserType) for value in constants.values())
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class KernelCache:
         values of its `extern` names; SplatError if a caller's own code cannot be compiled in it."""
         constants = specialising(module, entry, constants)
         key = (module, entry, *sorted(constants.items(), key=lambda item: item[0]))
-        fast = self._is_fast(module, constants)
+        fast = self._is_fast(module, entry, constants)
         sessions = self._sessions[fast]
         for _, kernels in sessions:
             if key in kernels:
@@ -210,8 +210,8 @@ class KernelCache:
             raise SplatError(f"{own} cannot be compiled, in {entry}: {first_error(str(error))}") from error
         return kernels[key]
 
-    def _is_fast(self, module: str, constants: dict[str, Any]) -> bool:
-        return self._device.info.type == spy.DeviceType.cuda and uses_fast_math(module, constants)
+    def _is_fast(self, module: str, entry: str, constants: dict[str, Any]) -> bool:
+        return self._device.info.type == spy.DeviceType.cuda and uses_fast_math(module, entry, constants)
 
     def _open_session(self, fast: bool) -> spy.SlangSession:
         # The first is the device's own, whose modules functions of Slang share.

@@ -118,7 +118,7 @@ class TorchKernels(KernelCache):
         # Placeholder for unset buffers: torch numbers arguments without gaps.
         self._nothing = torch.zeros(16, dtype=torch.uint8, device=device)
 
-    def _is_fast(self, module: str, constants: dict[str, Any]) -> bool:
+    def _is_fast(self, module: str, entry: str, constants: dict[str, Any]) -> bool:
         return False
 
     def _open_session(self, fast: bool) -> spy.SlangSession:

@@ -118,13 +118,16 @@ class FeatureArrays:
     """
 
     floats: Array | None
+    fours: Array | None
     halves: Array | None
     stored: int
 
     @classmethod
     def of(cls, array: Array, stored: int, halves: bool = False) -> Self:
         """Wrap the array that holds the features."""
-        return cls(None, array.as_uint32, stored) if halves else cls(array, None, stored)
+        if halves:
+            return cls(None, None, array.as_uint32, stored)
+        return cls(None, array, None, stored) if stored % 4 == 0 else cls(array, None, None, stored)
 
 
 @dataclass(frozen=True)
@@ -189,6 +192,8 @@ class Shading:
         constants: dict[str, Any] = {**self.color.constants()}
         if self.features.halves is not None:
             constants["HALVES"] = True
+        if self.features.fours is not None:
+            constants["FOURS"] = True
         recorder.dispatch(
             "shade",
             entry,

@@ -153,7 +153,7 @@ class PhotographGradients:
         v_splats, v_gaussians = StridedRows(self.v_splats, self._row), parameters.v_gaussians
         projection.record_backward(recorder, v_splats, self._v_depths, v_gaussians, capture.v_projection)
         v_colors = replace(v_splats, offset=COLOR_OFFSET)
-        v_features, v_weights = replace(features, floats=parameters.v_features), parameters.v_weights
+        v_features, v_weights = FeatureArrays.of(parameters.v_features, features.stored), parameters.v_weights
         if v_weights is not None:
             recorder.clear(v_weights)
         shading.record_backward(
