@@ -64,10 +64,8 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
         )
         for (name, accumulation), pixels in product(_ACCUMULATIONS.items(), _PIXELS)
     },
-    "loss, moments": ("loss.momentsAlongRows", {}),
-    "loss, SSIM": ("loss.ssimAlongColumns", {}),
-    "loss, adjoints": ("loss.adjointsAlongRows", {}),
-    "loss, gradient": ("loss.lossGradient", {}),
+    "loss, SSIM": ("loss.ssimInTiles", {}),
+    "loss, gradient": ("loss.gradientInTiles", {}),
     "Adam": ("optimize.adam", {"ROW": 48, "HEAD": 3}),
     "density control, statistics": ("densify.addStatistics", {}),
     "density control, move rows": ("gaussian_rows.moveRows", {}),

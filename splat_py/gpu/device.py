@@ -76,6 +76,8 @@ class Tuning:
     sort_threads: int = 256
     sort_items: int = 7
     sort_tile_bits: int = 4
+    # Threads of the loss's workgroups, each of which shares 210 bytes; 0 to sweep through buffers (kernels/loss_sweeps.slang).
+    loss_threads: int = 128
     # How gradients add up: PerPixel, PerWave, PerGroup or PerIntersection (parallel/gradient_accumulation.slang).
     accumulation: str = "PerWave"
     # True if a wave's lanes read a splat from the lane that tested it; if False, all load it again.
@@ -92,13 +94,14 @@ _GPU_TUNING = Tuning()
 _METAL_TUNING = replace(_GPU_TUNING, segment=1 << 14)
 # Mostly AMD's GPUs: in waves of 64, two pixels per thread make a wave's block of pixels too large (docs/gpus.md). Vulkan
 # promises 16 KiB of group-shared memory.
-_VULKAN_TUNING = replace(_GPU_TUNING, pixels_per_thread=1, sort_threads=128)
+_VULKAN_TUNING = replace(_GPU_TUNING, pixels_per_thread=1, sort_threads=128, loss_threads=64)
 _SOFTWARE_TUNING = Tuning(
     pixels_per_thread=8,
     sort_blocks=8,
     sort_threads=8,
     sort_items=512,
     sort_tile_bits=8,
+    loss_threads=0,
     broadcast_from_lane=True,
     steps_ahead=0,
 )

@@ -378,7 +378,7 @@ _CHECKS: dict[str, tuple[_Check, tuple[tuple[str, str], ...]]] = {
     "IFalloff2D": (_check_falloff2d, _SPLAT_KERNELS),
     "ICameraModel": (_check_camera, (("project", "projectForward"), ("project", "projectBackward"))),
     "IColor": (_check_color, (("shade", "shadeForward"), ("shade", "shadeBackward"))),
-    "IPixelLoss": (_check_pixel_loss, (("loss", "ssimAlongColumns"), ("loss", "lossGradient"))),
+    "IPixelLoss": (_check_pixel_loss, (("loss", "ssimInTiles"), ("loss", "gradientInTiles"))),
     "IFieldFunction": (_check_field, (("volume", "volumeForward"), ("volume", "volumeBackward"))),
 }
 

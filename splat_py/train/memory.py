@@ -13,11 +13,11 @@ from splat_py.base.fields import shown_bytes
 from splat_py.fit.steps import AHEAD
 from splat_py.gpu.accumulation import accumulation
 from splat_py.gpu.arrays import MOST_FREE_BYTES, bucket
-from splat_py.gpu.device import Device, free_bytes, process_bytes, shares_host_memory
+from splat_py.gpu.device import Device, Tuning, free_bytes, process_bytes, shares_host_memory
 from splat_py.scene.dataset import Dataset
 from splat_py.train.checkpoint import initial_count
 from splat_py.train.config import TrainConfig
-from splat_py.train.photometric_loss import BAND_BYTES, CHANNELS, FLOATS_A_PIXEL
+from splat_py.train.photometric_loss import BAND_BYTES, CHANNELS, floats_a_pixel
 from splat_py.train.step import ISECTS_PER_GAUSSIAN
 
 # Intersections per tile in detailed scenes, if that is more than the initial capacity of the lists.
@@ -50,7 +50,7 @@ class Workload:
     others: Sequence[Size]
     config: TrainConfig
     per_isect: bool
-    tile_size: int
+    tuning: Tuning
 
     @classmethod
     def of(cls, dataset: Dataset, config: TrainConfig, device: Device, gaussians: int = 0) -> Self:
@@ -59,7 +59,7 @@ class Workload:
         initial = gaussians or initial_count(config, dataset)
         per_isect = accumulation(device, config.accumulate) == "PerIntersection"
         most = _most_of(config, train, initial)
-        return cls(initial, most, train, held_out, config, per_isect, device.tuning.tile_size)
+        return cls(initial, most, train, held_out, config, per_isect, device.tuning)
 
     def downscaled(self, divisor: int) -> Self:
         train, others = ([Size(-(-w // divisor), -(-h // divisor)) for w, h in part] for part in (self.train, self.others))
@@ -126,7 +126,7 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
     sums = _rows(count, [*groups, *[extras] * bool(extras), 1, 1, 1]) if config.photographs > 1 else 0
 
     largest = max(work.train, key=lambda size: size.width * size.height)
-    tiles = -(-largest.width // work.tile_size) * -(-largest.height // work.tile_size)
+    tiles = -(-largest.width // work.tuning.tile_size) * -(-largest.height // work.tuning.tile_size)
     isects = max(ISECTS_PER_GAUSSIAN * count, _ISECTS_PER_TILE * tiles)
     per_isect = config.photographs * _rows(isects, [row] * work.per_isect)
     lists = _rows(isects, [1] * (6 if work.per_isect else 4)) + per_isect
@@ -137,7 +137,7 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
     images = 0
     for size in set(work.train):
         pixels = size.width * size.height
-        sweeps = [min(4 * pixels * CHANNELS * each, BAND_BYTES) for each in FLOATS_A_PIXEL]
+        sweeps = [min(4 * pixels * CHANNELS * each, BAND_BYTES) for each in floats_a_pixel(work.tuning)]
         images += _rows(pixels, [1] * 3 + [3] + [1] * (floats - 3)) + sum(map(bucket, sweeps))
 
     # Moving Gaussians needs the arrays before and after, and the row indices.

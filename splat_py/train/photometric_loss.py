@@ -19,7 +19,7 @@ from splat_py.base.errors import SplatError
 from splat_py.fit.steps import psnr_of
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import first_derivative, graph_break
-from splat_py.gpu.device import Device, device_for
+from splat_py.gpu.device import Device, Tuning, device_for
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.gpu.tensors import as_tensor
@@ -27,13 +27,15 @@ from splat_py.shaders.functions import ShaderModule
 from splat_py.shaders.loading import built_in_or_own
 
 CHANNELS, _RUN, _MOMENTS, _ADJOINTS = (constant("kernels/loss", name) for name in ("CHANNELS", "RUN", "MOMENTS", "ADJOINTS"))
+_TILE_HEIGHT = constant("kernels/loss", "TILE_HEIGHT")
+# Entry points by `Tuning.loss_threads`; the second half differentiates.
+_IN_TILES = "ssimInTiles", "gradientInTiles"
+_IN_BUFFERS = "momentsAlongRows", "ssimAlongColumns", "adjointsAlongRows", "lossGradient"
 _RADIUS = constant("splat/ssim", "SSIM_RADIUS")
 # Pixels across the window of SSIM.
 WINDOW = 2 * _RADIUS + 1
 # Shape of the loss's sums: one row for each slot; workgroups add to the slots in turn.
 SUMS: tuple[int, int] = (constant("kernels/loss", "SLOTS"), 4)
-# Floats per channel in the two arrays that sweeps leave for the next.
-FLOATS_A_PIXEL = (_MOMENTS, _ADJOINTS)
 # Rows above and below a band that its gradient depends on: a window's radius for SSIM and one for its adjoint, rounded up to
 # whole runs, so that every thread does the same arithmetic as without bands.
 _MARGIN = -(-2 * _RADIUS // _RUN) * _RUN
@@ -84,6 +86,11 @@ def _bands(width: int, height: int, most_bytes: int, channels: int = CHANNELS) -
     return bands
 
 
+def floats_a_pixel(tuning: Tuning) -> tuple[int, ...]:
+    """Floats per channel in each array that a dispatch leaves for the next; tiles keep moments in group-shared memory."""
+    return (_ADJOINTS,) if tuning.loss_threads else (_ADJOINTS, _MOMENTS)
+
+
 Padding = Literal["same", "valid", "reflect"]
 # Types in slang/splat/pixel_loss.slang; each is a mean over channels.
 PIXEL_LOSSES = ("L1", "L2", "Charbonnier")
@@ -119,7 +126,7 @@ class Comparison:
 
 
 class SsimPasses:
-    """The four sweeps over images of one size; large images are swept in bands, so that no buffer exceeds `BAND_BYTES`.
+    """The sweeps over images of one size; large images are swept in bands, so that no buffer exceeds `BAND_BYTES`.
     SplatError if the images are too large for the device, or have more channels than a user's pixel loss accepts."""
 
     def __init__(self, device: Device, width: int, height: int, comparison: Comparison) -> None:
@@ -130,7 +137,7 @@ class SsimPasses:
                 f"images has {channels} channels; a pixel loss of your own accepts {_MOST_CHANNELS} at most, "
                 f"{', '.join(PIXEL_LOSSES)} any number"
             )
-        self._module = "cpu/loss" if device.software else "loss"
+        self._threads = device.tuning.loss_threads
         border = WINDOW - 1 if comparison.whole_windows else 0
         # Numbers in an image, and values of SSIM.
         self.count, self.ssim_count = width * height * channels, (width - border) * (height - border) * channels
@@ -142,7 +149,8 @@ class SsimPasses:
         )
         self._bands = _bands(width, height, BAND_BYTES, channels)
         rows = max(band.rows for band in self._bands)
-        self._along_rows, self._adjoints = (device.memory.empty((n, rows, width, channels)) for n in FLOATS_A_PIXEL)
+        self._adjoints, *row_maps = (device.memory.empty((n, rows, width, channels)) for n in floats_a_pixel(device.tuning))
+        self._own: dict[str, Any] = {"row_maps": row_maps[0]} if row_maps else {"LOSS_THREADS": self._threads}
 
     def record(
         self, recorder: Recorder, x: Array, y: Array, sums: Array, v_x: Array | None, image: int = 0, swapped: bool = False
@@ -151,15 +159,14 @@ class SsimPasses:
         [images, H, W, channels] float32, y [images, H, W] uint32 from `pack` or, if not packed, the words of an array like x.
         `swapped` exchanges the arguments of a user's pixel loss."""
         options = replace(self._options, swapped=swapped and self._options.joint)
-        entries = ("momentsAlongRows", "ssimAlongColumns", "adjointsAlongRows", "lossGradient")
-        arrays = {"renders": x, "photographs": y, "v_renders": v_x, "row_maps": self._along_rows, "adjoints": self._adjoints}
+        entries = _IN_TILES if self._threads else _IN_BUFFERS
+        arrays = {"renders": x, "photographs": y, "v_renders": v_x, "adjoints": self._adjoints, **self._own}
         for band in self._bands:
-            for entry in entries if v_x is not None else entries[:2]:
-                runs = -(-self.width // _RUN) * band.rows if entry.endswith("Rows") else -(-band.rows // _RUN) * self.width
+            for entry in entries if v_x is not None else entries[: len(entries) // 2]:
                 recorder.dispatch(
-                    self._module,
+                    "loss" if self._threads else "cpu/loss",
                     entry,
-                    linear_groups(runs * options.channels),
+                    self._groups(entry, band),
                     options=options,
                     band=band,
                     width=self.width,
@@ -169,6 +176,13 @@ class SsimPasses:
                     sum_bits=sums.as_uint32,
                     **cast(Any, arrays),
                 )
+
+    def _groups(self, entry: str, band: _Band) -> tuple[int, int, int]:
+        channels = self._options.channels
+        if self._threads:
+            return channels, -(-self.width // (self._threads * _RUN // _TILE_HEIGHT)), -(-band.rows // _TILE_HEIGHT)
+        runs = -(-self.width // _RUN) * band.rows if entry.endswith("Rows") else -(-band.rows // _RUN) * self.width
+        return linear_groups(runs * channels)
 
 
 class PhotometricLoss:

@@ -78,7 +78,7 @@ def test_as_metal(check: partial[None], cuda: CudaOnCpu, request: pytest.Fixture
         named(splats.moving_cameras.test_rolling_shutter_of_a_lens_and_covariances),
         named(splats.falloffs.test_against_float64, next(iter(splats.falloffs.BUILT_IN)), True),
         *(named(splats.colors.check, name, 91, False) for name in ("SphericalGaussians", "ColorNetwork", "own")),
-        *(named(test_loss.test_loss_and_gradient, size, "in between") for size in ((1, 1), (37, 29))),
+        *(named(test_loss.test_loss_and_gradient, size, "in between") for size in ((1, 1), (37, 40))),
         *(named(rest.test_sorting.test_more_pairs_than_room, tuning) for tuning in TUNINGS.values()),
         *(named(rest.test_sorting.test_stable_in_several_workgroups_and_tiles, tuning) for tuning in TUNINGS.values()),
         *(named(rest.test_sorting.test_prefix_sum, size) for size in (0, 1, 257, 2049, 256 * 2048 + 1)),

@@ -179,13 +179,13 @@ def shipped() -> list[Specialisation]:
     _record_hash_grid(recorder)
     for entry, lens in product(("refineCamera", "updateCamera"), ({}, {"WITH_LENS": True})):
         dispatches.dispatch("capture_model", entry, **lens)
-    dispatches.dispatch("loss", "ssimAlongColumns")
-    dispatches.dispatch("loss", "ssimAlongColumns", NATIVE_ATOMICS=False)
+    dispatches.dispatch("loss", "ssimInTiles", NATIVE_ATOMICS=False)
     # For torch: floats, any number of channels.
-    for entry in ("momentsAlongRows", "adjointsAlongRows", "lossGradient"):
-        dispatches.dispatch("loss", entry, CHANNELS=4, PACKED=False)
-    dispatches.dispatch("loss", "ssimAlongColumns", CHANNELS=4, PACKED=False, WHOLE_WINDOWS=True)
-    for entry, pixel_loss in product(("ssimAlongColumns", "lossGradient"), ("L2", "Charbonnier")):
+    dispatches.dispatch("loss", "ssimInTiles", CHANNELS=4, PACKED=False, WHOLE_WINDOWS=True)
+    dispatches.dispatch("loss", "gradientInTiles", CHANNELS=4, PACKED=False)
+    for entry in ("ssimInTiles", "gradientInTiles"):
+        dispatches.dispatch("loss", entry, LOSS_THREADS=_GPU_TUNING.loss_threads)
+    for entry, pixel_loss in product(("ssimInTiles", "gradientInTiles"), ("L2", "Charbonnier")):
         dispatches.dispatch("loss", entry, PACKED=False, PixelLoss=pixel_loss)
     recorded = {(s.module, s.entry) for s in dispatches.found}
     for module, entry in declared():

@@ -40,10 +40,10 @@ def test_a_kernel_is_compiled_again_after_its_session_has_gone(monkeypatch: pyte
     kernels = KernelCache(get_device().handle)
     kernels.observers.append(compiled.append)
     first = kernels.get("loss", "appendDepth")
-    for entry in ("takeColors", "depthGradient", "lossGradient"):
+    for entry in ("takeColors", "depthGradient", "gradientInTiles"):
         kernels.get("loss", entry)
     assert kernels.get("loss", "appendDepth") is first and len(compiled) == 4
     # The fifth opens a third session, and frees the first.
-    kernels.get("loss", "ssimAlongColumns")
+    kernels.get("loss", "ssimInTiles")
     assert kernels.get("loss", "takeColors") is not None and kernels.get("loss", "appendDepth") is not first
-    assert compiled[4:] == ["ssimAlongColumns", "takeColors", "appendDepth"]
+    assert compiled[4:] == ["ssimInTiles", "takeColors", "appendDepth"]

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from splat_py import portable
-from splat_py.gpu.device import Device, Operator, Tuning
+from splat_py.gpu.device import _SOFTWARE_TUNING, Device, Operator, Tuning
 from splat_py.gpu.kernels import UserType
 from splat_py.image.rasterizers import GroupRasterizer, TileRasterizer
 from splat_py.scene.camera import Camera
@@ -95,13 +95,13 @@ def test_losses_in_bands(metal: MetalOnCpu, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("weights", ["opaque", "on and off", "in between"])
-@pytest.mark.parametrize("size", [(1, 1), (5, 23), (37, 29)], ids=str)
+@pytest.mark.parametrize("size", [(1, 1), (5, 23), (37, 40)], ids=str)
 def test_losses(size: tuple[int, int], weights: str, metal: MetalOnCpu) -> None:
     every_order(metal, lambda: test_loss.test_loss_and_gradient(size, weights), SCHEDULES + OTHER_WIDTHS)
 
 
 def test_losses_through_pointers(metal: MetalOnCpu) -> None:
-    metal.software = True
+    metal.software, metal.tuning = True, _SOFTWARE_TUNING
     every_order(metal, lambda: test_loss.test_loss_and_gradient((37, 29), "in between"))
 
 

@@ -1,11 +1,11 @@
-"""The four sweeps of the photometric loss against the reference: sums and gradient."""
+"""The sweeps of the photometric loss against the reference: sums and gradient."""
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 import tests.reference as ref
-from splat_py.gpu.device import get_device
+from splat_py.gpu.device import get_device, tuning_of
 from splat_py.gpu.limits import Limits
 from splat_py.train.photometric_loss import BAND_BYTES, SUMS, PhotometricLoss, _bands, pack
 from tests.reference.arrays import Array
@@ -60,6 +60,12 @@ def test_loss_and_gradient(size: tuple[int, int], weights: str) -> None:
     largest = np.abs(v_render).max(initial=0.0)
     np.testing.assert_allclose(gradient[decided], v_render[decided], rtol=1e-4, atol=max(1e-9, 1e-4 * largest))
     assert not gradient[mask == 0].any()
+
+
+@pytest.mark.parametrize("backend", ["cuda", "vulkan"])
+def test_tiles_of_gpus(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get_device(), "tuning", tuning_of(backend))
+    test_loss_and_gradient((45, 83), "in between")
 
 
 @pytest.mark.parametrize("ssim_lambda", [0.0, 1.0])

@@ -9,7 +9,7 @@ import pytest
 
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import bytes_of, shown_bytes
-from splat_py.gpu.device import get_device
+from splat_py.gpu.device import _GPU_TUNING, get_device
 from splat_py.scene.data_options import DataOptions
 from splat_py.scene.dataset import Dataset, load_dataset
 from splat_py.train import memory
@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_refused_with_numbers_that_do(dataset: Dataset, mon
 
 
 def test_large_photographs_are_what_takes_most() -> None:
-    work = Workload(1000, 100_000, [Size(8000, 6000)] * 3, [], TrainConfig(), per_isect=False, tile_size=16)
+    work = Workload(1000, 100_000, [Size(8000, 6000)] * 3, [], TrainConfig(), per_isect=False, tuning=_GPU_TUNING)
     assert predict(work, shared=False).largest(100_000).endswith("for images")
     assert predict(work.downscaled(2), shared=False).images < predict(work, shared=False).images / 2
 
