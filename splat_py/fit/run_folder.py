@@ -37,13 +37,19 @@ def run_lock(folder: Path) -> Iterator[None]:
     folders that stay empty are removed again. SplatError if another process holds the folder, or it cannot be written to; a
     warning if the disk has no file locks.
     """
-    absent, lock = _make(folder), folder / ".lock"
+    absent, lock = [path for path in (folder, *folder.parents) if not path.exists()], folder / ".lock"
     try:
         handle = _take(lock)
         try:
             yield
         finally:
-            _release(lock, handle)
+            # Remove the file while it is locked, so that no other process's lock is removed; Windows removes no open file.
+            if sys.platform != "win32":
+                lock.unlink(missing_ok=True)
+            os.close(handle)
+            if sys.platform == "win32":
+                with suppress(OSError):
+                    lock.unlink()
     finally:
         # Other folders are not empty, or belong to another process by now.
         with suppress(OSError):
@@ -51,23 +57,14 @@ def run_lock(folder: Path) -> Iterator[None]:
                 path.rmdir()
 
 
-def _make(folder: Path) -> list[Path]:
-    """Make a folder and its parents; return those that did not exist, the innermost first."""
-    absent = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    return absent
-
-
 def _take(lock: Path) -> int:
-    """Open and lock the file."""
+    """Open and lock the file, in a folder that is made if it does not exist."""
     while True:
         try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
         except OSError as error:
-            raise _unwritable(lock.parent, error) from error
+            raise SplatError(f"cannot write to {lock.parent}: {error.strerror}; choose another output folder") from error
         try:
             _lock(handle)
         except OSError as error:
@@ -80,20 +77,6 @@ def _take(lock: Path) -> int:
             if os.path.samestat(os.fstat(handle), os.stat(lock)):
                 return handle
         os.close(handle)
-
-
-def _release(lock: Path, handle: int) -> None:
-    # Remove the file while it is locked, so that no other process's lock is removed; Windows removes no open file.
-    if sys.platform != "win32":
-        lock.unlink(missing_ok=True)
-    os.close(handle)
-    if sys.platform == "win32":
-        with suppress(OSError):
-            lock.unlink()
-
-
-def _unwritable(folder: Path, error: OSError) -> SplatError:
-    return SplatError(f"cannot write to {folder}: {error.strerror}; choose another output folder")
 
 
 def refuse_contradictions(

@@ -21,7 +21,7 @@ from tests.refusals import refused
 
 # The calls of `run_lock`, in order.
 CALLS: tuple[tuple[Any, str], ...] = (
-    (run_lock_module, "_make"),
+    (Path, "mkdir"),
     (os, "open"),
     (run_lock_module, "_lock"),
     (os, "fstat"),
