@@ -70,6 +70,13 @@ class _Learnt:
         learnt: dict[str, Any] = {name: AdamArrays.of(self._arrays, name) for name in self._arrays if "." not in name}
         recorder.dispatch("capture_model", entry, linear_groups(threads), **learnt, **arguments)
 
+    def _record_parts(self, recorder: Recorder, entry: str, pixels: int, floats: int, **arguments: Any) -> Array:
+        """Record a backward pass over pixels. Returns the partial sums of its gradient, of so many floats."""
+        rows = _part_rows(pixels)
+        parts = recorder.scratch((rows, floats))
+        self._dispatch(recorder, entry, rows * _THREADS, pixels=pixels, parts=parts, part_rows=rows, **arguments)
+        return parts
+
 
 def _rate(rates: tuple[float, float], progress: float) -> float:
     first, last = rates
@@ -104,13 +111,8 @@ class Exposures(_Learnt):
     def record_backward(self, recorder: Recorder, photograph: int, colors: Array, v_shown: Array) -> Array:
         """Turn the gradient of `record`'s result into that of `colors`, in place. Returns partial sums for the exposure."""
         recorder.stage("exposure")
-        pixels = colors.size // 3
-        rows = _part_rows(pixels)
-        parts = recorder.scratch((rows, EXPOSURE))
-        arrays = {"colors": colors, "v_colors": v_shown, "parts": parts}
-        numbers = {"pixels": pixels, "photograph": photograph, "part_rows": rows}
-        self._dispatch(recorder, "exposePixelsBackward", rows * _THREADS, **arrays, **numbers)
-        return parts
+        of_render: dict[str, Any] = {"photograph": photograph, "colors": colors, "v_colors": v_shown}
+        return self._record_parts(recorder, "exposePixelsBackward", colors.size // 3, EXPOSURE, **of_render)
 
     def record_update(
         self, recorder: Recorder, photograph: int, parts: Array, status: Array, epoch: int, progress: float
@@ -141,14 +143,9 @@ class LearntEnvironment(_Learnt):
         """Overwrite `v_alphas` [1, H, W, 1] with the gradient of the alphas, from the gradient of `record`'s result, which is
         also that of the render. Returns partial sums of the environment's gradient."""
         recorder.stage("environment")
-        pixels = image.final_T.size
-        rows = _part_rows(pixels)
-        parts = recorder.scratch((rows, 3 * COEFFICIENTS))
-        arrays = {"final_T": image.final_T, "v_colors": v_shown, "v_alphas": v_alphas, "parts": parts}
-        self._dispatch(
-            recorder, "addEnvironmentBackward", rows * _THREADS, pixels=pixels, cameras=cameras, part_rows=rows, **arrays
-        )
-        return parts
+        arrays = {"final_T": image.final_T, "v_colors": v_shown, "v_alphas": v_alphas}
+        entry, pixels = "addEnvironmentBackward", image.final_T.size
+        return self._record_parts(recorder, entry, pixels, 3 * COEFFICIENTS, cameras=cameras, **arrays)
 
     def record_update(self, recorder: Recorder, parts: Array, status: Array, step: int, progress: float) -> None:
         """Take one Adam step; `progress` is the share of the run that is done, 0 to 1."""
