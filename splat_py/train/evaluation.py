@@ -3,14 +3,14 @@ evaluations do), SSIM, and LPIPS (Zhang et al. 2018)."""
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -266,28 +266,18 @@ def open_lpips() -> Lpips | str:
     weights = Path(torch.hub.get_dir()) / "checkpoints" / _WEIGHTS
     if not is_file(weights):
         return f"AlexNet's weights are not on this machine; put {_WEIGHTS} into {weights.parent}"
+
+    def refuse(url: str, *_: Any, **__: Any) -> None:
+        raise OSError(f"{url} is not on this machine")
+
     try:
-        with _offline():
+        with patch.object(torch.hub, "download_url_to_file", refuse):
             if package == "lpips":
                 return Lpips(import_module("lpips").LPIPS(net="alex", verbose=False).eval())
             module = import_module("torchmetrics.image.lpip").LearnedPerceptualImagePatchSimilarity
             return Lpips(module(net_type="alex").eval())
     except Exception as error:  # other libraries raise any exception
         return f"{package} cannot open it ({reason(error)})"
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """Keep torch from downloading within this context."""
-
-    def refuse(url: str, *_: Any, **__: Any) -> None:
-        raise OSError(f"{url} is not on this machine")
-
-    kept, torch.hub.download_url_to_file = torch.hub.download_url_to_file, refuse
-    try:
-        yield
-    finally:
-        torch.hub.download_url_to_file = kept
 
 
 def align_pose(
