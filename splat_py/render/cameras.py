@@ -73,7 +73,6 @@ class Cameras:
 
     @property
     def per_scene(self) -> int:
-        """Cameras of each scene."""
         return self.count // self.scenes
 
     @property
@@ -83,7 +82,6 @@ class Cameras:
 
     @property
     def rolling(self) -> bool:
-        """True if cameras have a rolling shutter."""
         return self.shutter is not None
 
     # Readout times: 0 at the centres of the first row or column, 1 at those of the last.

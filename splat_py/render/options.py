@@ -69,12 +69,10 @@ class UnscentedTransform:
 
     @property
     def margin(self) -> float:
-        """`in_image_margin_factor`."""
         return self.in_image_margin_factor
 
     @property
     def require_all(self) -> int:
-        """`require_all_sigma_points_valid`."""
         return int(self.require_all_sigma_points_valid)
 
 

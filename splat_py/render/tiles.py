@@ -221,7 +221,6 @@ class BinnedTiles:
 
     @property
     def grid(self) -> TileGrid:
-        """The tiles."""
         return self.arrays.grid
 
     @cached_property

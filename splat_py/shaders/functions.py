@@ -68,10 +68,6 @@ def constant(array: NDArray) -> Any:
     return array if array.ndim else array.item()
 
 
-def variable(device: spy.Device, array: NDArray) -> spy.Tensor:
-    return spy.Tensor.from_numpy(device, np.atleast_1d(array)).with_grads()
-
-
 def gradient(value: Value, bound: Any) -> Any:
     """Return the gradient that `.bwds` stored with `bound`, which `value` was bound to."""
     if isinstance(bound, dict):
@@ -305,7 +301,7 @@ def gradients(function: ShaderFunction, v_output: Value, *arguments: Value) -> t
         raise SplatError(f"{function!r} has no gradients: it is not marked [Differentiable]")
     handle, result = function._module.device.handle, function.reflection.return_type
     weights = bind(result, v_output, f"v_output of {function!r}", constant, partial=True)
-    bound = function._bind(arguments, lambda array: variable(handle, array))
+    bound = function._bind(arguments, lambda array: spy.Tensor.from_numpy(handle, np.atleast_1d(array)).with_grads())
     shapes = list(batch_shapes(result, weights))
     for parameter, value in zip(function.reflection.parameters, arguments, strict=True):
         shapes += batch_shapes(parameter.type, value)
