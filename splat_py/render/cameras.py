@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Self
 
 import torch
@@ -158,10 +159,8 @@ class SharedRows:
     sums: Array
     parts: Array | None = None
 
-    @property
-    def sum_bits(self) -> Array:
-        """`sums` as bits, for compare-and-swap."""
-        return self.sums.as_uint32
+    # For compare-and-swap.
+    sum_bits = property(attrgetter("sums.as_uint32"))
 
     @classmethod
     def over(cls, recorder: Recorder, sums: Array, gaussians: int, options: Options, scenes: int = 1) -> Self:
