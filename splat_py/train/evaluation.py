@@ -27,7 +27,7 @@ from splat_py.scene.dataset import Dataset
 from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.pictures import beside, inside, picture_names, write_image
-from splat_py.train.capture_model import LENS_CORRECTION, POSE_CORRECTION, corrected
+from splat_py.train.capture_model import LENS_CORRECTION, POSE_CORRECTION, corrected, moved
 from splat_py.train.photometric_loss import SUMS, WINDOW, Comparison, SsimPasses, photometric_loss
 
 # Variances and slopes below this count as 0.
@@ -310,12 +310,3 @@ def align_pose(
             optimiser.step()
             schedule.step()
     return corrected(camera, (pose.detach() * units).numpy(), np.zeros(LENS_CORRECTION))
-
-
-def moved(viewmat: Tensor, pose: Tensor) -> Tensor:
-    """Correct a viewmat [4, 4] by a rotation and a translation [6] in the camera's frame (slang/splat/capture_model.slang)."""
-    x, y, z = pose[:3]
-    zero = torch.zeros_like(x)
-    turn = torch.linalg.matrix_exp(torch.stack([zero, -z, y, z, zero, -x, -y, x, zero]).reshape(3, 3))
-    rows = torch.cat([turn, pose[3:, None]], 1)
-    return torch.cat([rows, pose.new_tensor([[0.0, 0, 0, 1]])]) @ viewmat
