@@ -239,17 +239,15 @@ class HashOptimiser(FieldOptimiser):
     """A hash grid in a fit."""
 
     name = "the hash grid"
-    # Steps between searches for empty cells; a search takes as long as some thousand rays.
+    # A search for empty cells takes as long as some thousand rays.
     OCCUPANCY_EVERY = 16
 
     def _begin(self, resumed: State | None, kind: Any) -> None:
-        nbytes, finest = int(self.config.table_mib * 2**20), CELLS_PER_STEP * max(self.config.resolutions)
+        config = self.config
+        nbytes, finest = int(config.table_mib * 2**20), CELLS_PER_STEP * max(config.resolutions)
         self.shape = HashShape.of_arrays(resumed) if resumed else HashShape.of_memory(nbytes, finest)
         check_memory(self.device, self.shape.floats, f"a hash grid of {self.shape.nbytes / 2**20:.0f} MiB (--table-mib)")
-        if resumed:
-            arrays = [resumed[name] for name in ("parameters", "m", "v")]
-        else:
-            arrays = [first_table(self.shape, self.config.seed)]
+        arrays = [resumed[name] for name in ("parameters", "m", "v")] if resumed else [first_table(self.shape, config.seed)]
         self._upload(lambda device, parameters: HashVolume(device, self.shape, parameters), *arrays)
         if resumed:
             self.volume.occupied.write(resumed["occupied"].astype(np.uint32))
@@ -261,10 +259,6 @@ class HashOptimiser(FieldOptimiser):
             raise ValueError(f"it has {levels} levels with {floats} numbers")
         shapes = {**dict.fromkeys(("parameters", "m", "v"), (floats,)), "cells": (levels,), "size": (1,)}
         return {**shapes, "occupied": (OCCUPANCY**3,)}, {"cells": "I32", "size": "I32", "occupied": "U8"}
-
-    def record_occupancy(self, recorder: Recorder, march: March, step: int) -> None:
-        if step % self.OCCUPANCY_EVERY == 0:
-            self.volume.record_occupancy(recorder, march)
 
     def field(self, background: NDArray[np.float32]) -> HashRadianceField:
         table, weights = map(torch.from_numpy, self.shape.split(self.volume.parameters.numpy()))
