@@ -191,12 +191,9 @@ class ShaderFunction:
             raise SplatError(f"{self!r} takes {len(parameters)} arguments ({names}), not {len(arguments)}")
         bound = []
         for parameter, value in zip(parameters, arguments, strict=True):
-            differentiated = parameter.type.differentiable and not parameter.no_diff
-            what = f"argument {parameter.name} of {self!r}"
-            if parameter.io_type.name == "out":
-                bound.append(value)
-            else:
-                bound.append(bind(parameter.type, value, what, leaf if differentiated else constant))
+            convert = leaf if parameter.type.differentiable and not parameter.no_diff else constant
+            what, is_out = f"argument {parameter.name} of {self!r}", parameter.io_type.name == "out"
+            bound.append(value if is_out else bind(parameter.type, value, what, convert))
         return bound
 
     def _require_arguments(self) -> None:
