@@ -76,11 +76,6 @@ class Ranks(Launch):
         """Wait until all processes call this. Collective."""
         self.largest([0])
 
-    def leave(self) -> None:
-        """Destroy the process group; called when no collective call remains."""
-        if self._host is dist.group.WORLD and dist.is_initialized() and not self.alone:
-            dist.destroy_process_group()
-
     def require_equal(self, arrays: Sequence[Array], step: int) -> None:
         """Raise SplatError unless all processes have the same arrays. Collective."""
         if self.alone:

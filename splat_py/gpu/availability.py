@@ -48,14 +48,12 @@ def why_not_opened(backend: str, adapter: str, error: RuntimeError) -> str:
     """Say why an adapter cannot be opened, and what to do."""
     reason = str(error).strip().split("\n")[0].rstrip(".!")
     what = f"cannot open {adapter} through {backend}"
-    if backend == "metal":
-        return f"{what}: {reason}; {_METAL_ADVICE}"
-    driver = next((driver for driver in drivers() if driver.adapter == adapter), None) if backend != "cuda" else None
-    if driver is None:
-        return f"{what}: {reason}; {_NEWER_DRIVER_ADVICE}"
-    if NEEDED_EXTENSION not in driver.extensions:
-        return f"{what}: its driver, {driver.version}, is too old and lacks {NEEDED_EXTENSION}; {_NEWER_DRIVER_ADVICE}"
-    return f"{what}: {reason} (driver {driver.version}); {_NEWER_DRIVER_ADVICE}"
+    reported = drivers() if backend in ("vulkan", "software") else []
+    driver = next((driver for driver in reported if driver.adapter == adapter), None)
+    if driver is not None:
+        old = f"its driver, {driver.version}, is too old and lacks {NEEDED_EXTENSION}"
+        reason = old if NEEDED_EXTENSION not in driver.extensions else f"{reason} (driver {driver.version})"
+    return f"{what}: {reason}; {_METAL_ADVICE if backend == 'metal' else _NEWER_DRIVER_ADVICE}"
 
 
 # --- Vulkan: SlangPy says only that no device opens ---

@@ -48,13 +48,9 @@ def _is_integer(value: Any, low: int, high: int) -> bool:
     return is_integer and low <= value <= high
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))
-
-
 # By a uniform's type: a test for values that fit, and a description of them.
 _SCALARS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "float": (_is_number, "a number"),
+    "float": (lambda value: type(value) is float or (isinstance(value, Real) and not isinstance(value, bool)), "a number"),
     "uint": (lambda value: _is_integer(value, 0, (1 << 32) - 1), "an integer from 0 to 2³² - 1"),
     "int": (lambda value: _is_integer(value, -(1 << 31), (1 << 31) - 1), "an integer from -2³¹ to 2³¹ - 1"),
     "uint2": (lambda value: isinstance(value, spy.uint2), "a uint2"),

@@ -19,7 +19,6 @@ import tempfile
 import time
 import warnings
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,20 +51,19 @@ class CompileCache:
         self._warned = False
         # The copy's folder, for SlangPy; None without a copy.
         self.folder: Path | None = None
-        folder = None
         try:
             _remove_abandoned_copies()
-            folder = Path(tempfile.mkdtemp(prefix=f"{_COPY_PREFIX}{self._process}-"))
-            self._database(folder).parent.mkdir(parents=True)
+            self.folder = Path(tempfile.mkdtemp(prefix=f"{_COPY_PREFIX}{self._process}-"))
+            self._database(self.folder).parent.mkdir(parents=True)
             stored = self._read()
             if stored is not None:
-                self._database(folder).write_bytes(stored)
+                self._database(self.folder).write_bytes(stored)
         except OSError as error:
             self._warn(f"cannot be used, because temporary files cannot be written ({error.strerror})")
-            if folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
+            if self.folder is not None:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder = None
             return
-        self.folder = folder
         try:
             kept.mkdir(parents=True, exist_ok=True)
             os.utime(kept)
@@ -169,7 +167,7 @@ class EmissionCache:
     of the rest."""
 
     def __init__(self, target: Target = "metal") -> None:
-        self._emit = partial(emit, target)
+        self._target: Target = target
         self._folder = cache_folder(shader_folder()) / target
 
     def get(self, module: str, entry: str, constants: dict[str, Any]) -> EmittedKernel:
@@ -180,7 +178,7 @@ class EmissionCache:
             if checksum == _checksum(text.encode()):
                 source, (x, y, z) = json.loads(text)
                 return EmittedKernel(source, (x, y, z))
-        kernel = self._emit(module, entry, constants)
+        kernel = emit(self._target, module, entry, constants)
         text = json.dumps(kernel)
         with suppress(SplatError), atomic_path(path) as temporary:
             temporary.write_text(f"{_checksum(text.encode())}\n{text}", encoding="utf-8")

@@ -27,6 +27,7 @@ class CompilerError(Exception):
     """The Slang compiler rejected its input; the message is the compiler's."""
 
 
+@cache
 class _Library:
     """The library's functions, with types, and one session for all requests."""
 
@@ -60,14 +61,9 @@ class _Library:
         self.session = function("spCreateSession", pointer, text)(None)
 
 
-@cache
-def _library() -> _Library:
-    return _Library()
-
-
 def _run(arguments: list[str], result_of: Any) -> Any:
     """Compile as slangc would with `arguments`, and pass the finished request to `result_of`."""
-    library = _library()
+    library = _Library()
     request = library.create_request(library.session)
     try:
         encoded = (ctypes.c_char_p * len(arguments))(*(argument.encode() for argument in arguments))
@@ -83,7 +79,7 @@ def _run(arguments: list[str], result_of: Any) -> Any:
 
 def _code_and_threads(request: int) -> tuple[bytes, tuple[int, int, int]]:
     """The entry point's code and workgroup size, which is 0 if constants of another module define it."""
-    library, size, threads = _library(), ctypes.c_size_t(), (ctypes.c_size_t * 3)()
+    library, size, threads = _Library(), ctypes.c_size_t(), (ctypes.c_size_t * 3)()
     code = library.code(request, 0, ctypes.byref(size))
     library.group_size(library.entry_point(library.reflection(request), 0), 3, threads)
     x, y, z = threads
@@ -92,7 +88,7 @@ def _code_and_threads(request: int) -> tuple[bytes, tuple[int, int, int]]:
 
 def _container(request: int) -> bytes:
     blob = ctypes.c_void_p()
-    if _library().container(request, ctypes.byref(blob)) < 0:
+    if _Library().container(request, ctypes.byref(blob)) < 0:
         raise CompilerError("the compiled module cannot be read back")
     functions = ctypes.cast(ctypes.cast(blob, ctypes.POINTER(ctypes.c_void_p))[0], ctypes.POINTER(ctypes.c_void_p))
     assert functions

@@ -26,31 +26,25 @@ _NUMBERS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Block:
-    """A structure in a buffer, laid out as in C. The fields of inner structures are named `struct_field`."""
+    """A structure in a buffer, laid out as in C: its bytes, and the type and the offset of each number and pointer. The fields
+    of inner structures are named `struct_field`."""
 
-    layout: type[ctypes.Structure]
-
-    @property
-    def size(self) -> int:
-        return ctypes.sizeof(self.layout)
+    size: int
+    fields: dict[str, tuple[Any, int]]
 
     @property
     def pointers(self) -> list[str]:
         """Names of buffers whose addresses are in the block."""
-        return [name for name, (kind, _) in self._fields.items() if kind is _POINTER]
+        return [name for name, (kind, _) in self.fields.items() if kind is _POINTER]
 
     def pack(self, values: Mapping[str, Any], unset: int = 0) -> bytes:
         """Pack the given fields, pointers as addresses. The bytes of other fields are `unset`."""
         block = bytearray([unset]) * self.size
-        for name, (kind, offset) in self._fields.items():
+        for name, (kind, offset) in self.fields.items():
             if name in values:
                 value = values[name]
                 struct.pack_into(kind._type_, block, offset, value.x | value.y << 32 if kind is _UINT2 else value)
         return bytes(block)
-
-    @cached_property
-    def _fields(self) -> dict[str, tuple[Any, int]]:
-        return _flattened(self.layout)
 
 
 def _layout(source: str, structure: str) -> type[ctypes.Structure]:
@@ -65,7 +59,7 @@ def _layout(source: str, structure: str) -> type[ctypes.Structure]:
 
 
 def _flattened(layout: type[ctypes.Structure]) -> dict[str, tuple[Any, int]]:
-    """The types and offsets of all numbers and pointers, also those of inner structures, by name."""
+    """`Block.fields` of a structure."""
     found: dict[str, tuple[Any, int]] = {}
     for name, kind, *_ in layout._fields_:
         offset = getattr(layout, name).offset
@@ -103,8 +97,9 @@ class MetalParameters:
         assert written, f"no kernel {entry}"
         found = _PARAMETER.finditer(written[1])
         parameters = [Parameter(m["type"], stem(m["name"]), m["attribute"], int(m["index"] or -1)) for m in found]
-        kinds = {p.name: p.type.split()[0] for p in parameters if p.name in ("params", "globalParams")}
-        return cls(parameters, {name: Block(_layout(source, kind)) for name, kind in kinds.items()})
+        blocks = [p for p in parameters if p.name in ("params", "globalParams")]
+        layouts = {block.name: _layout(source, block.type.split()[0]) for block in blocks}
+        return cls(parameters, {name: Block(ctypes.sizeof(layout), _flattened(layout)) for name, layout in layouts.items()})
 
     @cached_property
     def buffers(self) -> dict[str, int]:

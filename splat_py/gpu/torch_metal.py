@@ -229,13 +229,10 @@ class TorchRecorder(Recorder):
         self, kernel: Kernel, groups: tuple[int, int, int], uniforms: Mapping[str, Uniform], buffers: dict[str, Array]
     ) -> None:
         program = cast(TorchProgram, kernel.pipeline)
-        self._commands.append(partial(program.dispatch, groups, program.arguments(uniforms, buffers)))
+        cast(TorchCommands, self._encoder).append(partial(program.dispatch, groups, program.arguments(uniforms, buffers)))
 
     def clear(self, array: Array) -> None:
         """Fill only the array with zeros: more of a caller's tensor may follow it."""
         self._arrays.append(array)
-        self._commands.append(cast(TensorBuffer, array.buffer).bytes[: array.nbytes].zero_)
-
-    @property
-    def _commands(self) -> TorchCommands:
-        return cast(TorchCommands, self._encoder)
+        memory = cast(TensorBuffer, array.buffer).bytes[: array.nbytes]
+        cast(TorchCommands, self._encoder).append(memory.zero_)

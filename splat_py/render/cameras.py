@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Self
 
 import torch
@@ -73,7 +74,6 @@ class Cameras:
 
     @property
     def per_scene(self) -> int:
-        """Cameras of each scene."""
         return self.count // self.scenes
 
     @property
@@ -83,7 +83,6 @@ class Cameras:
 
     @property
     def rolling(self) -> bool:
-        """True if cameras have a rolling shutter."""
         return self.shutter is not None
 
     # Readout times: 0 at the centres of the first row or column, 1 at those of the last.
@@ -160,10 +159,8 @@ class SharedRows:
     sums: Array
     parts: Array | None = None
 
-    @property
-    def sum_bits(self) -> Array:
-        """`sums` as bits, for compare-and-swap."""
-        return self.sums.as_uint32
+    # For compare-and-swap.
+    sum_bits = property(attrgetter("sums.as_uint32"))
 
     @classmethod
     def over(cls, recorder: Recorder, sums: Array, gaussians: int, options: Options, scenes: int = 1) -> Self:

@@ -113,11 +113,11 @@ def check_cameras(
 ) -> None:
     """Raise SplatError unless cameras fit the scenes, poses are finite and focal lengths positive; NotImplementedError for an
     unknown camera model."""
-    _require_type("camera_model", camera_model, CAMERA_MODELS)
     if isinstance(camera_model, str) and camera_model not in CAMERA_MODELS:
         raise NotImplementedError(
             f"splat_py.rasterization does not support camera_model={camera_model!r}; use {', '.join(CAMERA_MODELS)}"
         )
+    _require_type("camera_model", camera_model, CAMERA_MODELS)
     scenes = tuple(means.shape[:-2])
     check_shape("viewmats", viewmats, (*scenes, "C", 4, 4))
     c = viewmats.shape[-3]
@@ -195,8 +195,6 @@ def stack_params(splat: str | UserType | ShaderModule, params: Mapping[str, Tens
         raise SplatError(f"splat_params is {shown(params)}; give a dictionary of tensors by name")
     _require_type("splat", splat, SPLATS)
     if isinstance(splat, str):
-        if splat not in SPLATS:
-            raise SplatError(f"splat is {splat!r}; use {', '.join(SPLATS)}, or a type from splat_py.shaders.source")
         names = SPLATS[splat][1]
         if set(params) != set(names):
             raise SplatError(f"splat_params has {', '.join(params) or 'nothing'}; {splat} takes {', '.join(names) or 'none'}")
@@ -212,8 +210,8 @@ def stack_params(splat: str | UserType | ShaderModule, params: Mapping[str, Tens
 
 
 def _require_type(name: str, value: Any, names: Collection[str]) -> None:
-    """Raise SplatError unless a value is a name, or a type of Slang."""
-    if not isinstance(value, str | UserType | ShaderModule):
+    """Raise SplatError unless a value is one of the names, or a type of Slang."""
+    if not isinstance(value, UserType | ShaderModule) and not (isinstance(value, str) and value in names):
         raise SplatError(f"{name} is {shown(value)}; use {', '.join(names)}, or a type from splat_py.shaders.source")
 
 

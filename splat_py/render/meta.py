@@ -1,6 +1,7 @@
 """The `meta` dictionary that `rasterization` returns, under gsplat's names."""
 
 from collections.abc import Callable, Iterator, MutableMapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,11 +13,8 @@ from splat_py.render.splats import ProjectedSplats
 from splat_py.render.tiles import BinnedTiles
 
 
-class _Later:
+class _Later(partial[Any]):
     """A value that is computed when it is first read."""
-
-    def __init__(self, compute: Callable[[], Any]) -> None:
-        self.compute = compute
 
 
 class Meta(dict[str, Any]):
@@ -28,7 +26,7 @@ class Meta(dict[str, Any]):
     def __getitem__(self, key: str) -> Any:
         value = super().__getitem__(key)
         if isinstance(value, _Later):
-            value = self[key] = value.compute()
+            value = self[key] = value()
         return value
 
     # With its own iterator, copying the dictionary reads each value through `__getitem__`.

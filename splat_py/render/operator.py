@@ -9,8 +9,7 @@ An operator keeps no state between calls, so the native backward pass renders ag
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, Self, cast, get_args
 
 import torch
 from torch import Tensor
@@ -69,12 +68,12 @@ def splat(
     Raises:
         SplatError: an argument has the wrong shape, dtype, device or value, or no device can do what `backend` asks for.
     """
-    inputs = _Inputs(positions, scales, rotations, opacities, colors, sh, width, height, viewmat, intrinsics, backend)
-    inputs.check()
+    arguments = positions, scales, rotations, opacities, colors, sh, width, height, viewmat, intrinsics, backend
+    inputs = _Inputs(*arguments).checked()
     for name, matrix in inputs.cameras().items():
         if matrix is not None and matrix.requires_grad:
             raise SplatError(f"{name} requires a gradient, but gets none here; detach it, or use splat_py.rasterization")
-    return cast(Tensor, _splat(*inputs.gaussians(), width, height, viewmat, intrinsics, backend))
+    return cast(Tensor, _splat(*inputs))
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -86,8 +85,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return {operators.splat.default: _lower, operators.splat_backward.default: _lower_backward}
 
 
-@dataclass(frozen=True)
-class _Inputs:
+class _Inputs(NamedTuple):
     """The operator's arguments, in the order of its schema."""
 
     positions: Tensor
@@ -102,15 +100,12 @@ class _Inputs:
     intrinsics: Tensor | None
     backend: str
 
-    def gaussians(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        return self.positions, self.scales, self.rotations, self.opacities, self.colors, self.sh
-
     def cameras(self) -> dict[str, Tensor | None]:
         return {"viewmat": self.viewmat, "intrinsics": self.intrinsics}
 
-    def check(self) -> None:
-        """Check everything but values, so that tracing can check it too."""
-        portable.check_inputs(*self.gaussians(), self.width, self.height)
+    def checked(self) -> Self:
+        """Return the same arguments. SplatError if anything but a value is wrong, so that tracing can check it too."""
+        portable.check_inputs(*self[:8])
         if self.backend not in get_args(Backend):
             raise SplatError(f"backend is {self.backend!r}; use native, portable or portable_slang")
         if self.backend != "portable" and self.colors.dtype != torch.float32:
@@ -125,6 +120,7 @@ class _Inputs:
                 check_shape(name, matrix, (side, side))
         if self.backend == "native" and not any(self.sh.shape[1] == count for count in _COUNTS):
             raise SplatError(f"sh has {self.sh.shape[1]} coefficients; the native backend takes 0, 1, 4, 9, 16 or 25")
+        return self
 
     def rasterization(self) -> dict[str, Any]:
         """Return the arguments of `rasterization`, which adds ½ to harmonics: `colors` - ½ moves into the constant one."""
@@ -153,8 +149,7 @@ class _Inputs:
 
 @torch.library.custom_op("splat_py::splat", mutates_args=(), schema=f"({_TENSORS}, {_OTHERS}) -> Tensor")
 def _splat(*arguments: Any) -> Tensor:
-    inputs = _Inputs(*arguments)
-    inputs.check()
+    inputs = _Inputs(*arguments).checked()
     if inputs.backend == "native":
         with torch.no_grad():
             images, alphas, _ = rasterization(**inputs.rasterization())
@@ -168,32 +163,35 @@ def _splat(*arguments: Any) -> Tensor:
 )
 def _splat_backward(v_image: Tensor, *arguments: Any) -> Tensor:
     """Return the packed gradient, from the image's gradient [height · width · 4]."""
-    inputs = _Inputs(*arguments)
-    _check_backward(v_image, inputs)
-    if inputs.backend == "native":
-        return _render_backward(v_image, inputs)
-    _, backward = _baseline(inputs)
-    return backward(v_image.reshape(-1, 4), inputs.colors, inputs.opacities, inputs.sh.shape[1])
+    inputs = _checked_backward(v_image, *arguments)
+    if inputs.backend != "native":
+        _, backward = _baseline(inputs)
+        return backward(v_image.reshape(-1, 4), inputs.colors, inputs.opacities, inputs.sh.shape[1])
+    v_pixels = v_image.reshape(1, inputs.height, inputs.width, 4)
+    # torch calls an operator's kernel with autograd's dispatch keys excluded. This includes them again.
+    with torch.inference_mode(False):
+        found = render_backward(v_pixels[..., :3], v_pixels[..., 3:], **inputs.rasterization())
+    v_features = found["colors"]
+    v_colors, v_sh = (v_features[:, 0] / _Y0, v_features) if inputs.sh.shape[1] else (v_features, inputs.sh)
+    parts = (found["means"], found["scales"], found["quats"], found["opacities"], v_colors, v_sh)
+    return torch.cat([part.reshape(-1) for part in parts])
 
 
 @_splat.register_fake
 def _(*arguments: Any) -> Tensor:
-    inputs = _Inputs(*arguments)
-    inputs.check()
+    inputs = _Inputs(*arguments).checked()
     return inputs.colors.new_empty(inputs.height * inputs.width * 4)
 
 
 @_splat_backward.register_fake
 def _(v_image: Tensor, *arguments: Any) -> Tensor:
-    inputs = _Inputs(*arguments)
-    _check_backward(v_image, inputs)
+    inputs = _checked_backward(v_image, *arguments)
     return v_image.new_empty(portable.gradient_length(inputs.colors.shape[0], inputs.sh.shape[1]))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    saved = _Inputs(*inputs)
-    ctx.save_for_backward(*saved.gaussians(), saved.viewmat, saved.intrinsics)
-    ctx.width, ctx.height, ctx.backend = saved.width, saved.height, saved.backend
+    *gaussians, ctx.width, ctx.height, viewmat, intrinsics, ctx.backend = inputs
+    ctx.save_for_backward(*gaussians, viewmat, intrinsics)
 
 
 def _differentiate(ctx: Any, v_image: Tensor) -> tuple[Tensor | None, ...]:
@@ -207,14 +205,15 @@ _splat.register_autograd(_differentiate, setup_context=_save)
 _splat_backward.register_autograd(refuse_second_derivative)
 
 
-def _check_backward(v_image: Tensor, inputs: _Inputs) -> None:
-    inputs.check()
+def _checked_backward(v_image: Tensor, *arguments: Any) -> _Inputs:
+    inputs = _Inputs(*arguments).checked()
     if v_image.dim() != 1 or v_image.shape[0] != inputs.height * inputs.width * 4:
         raise SplatError(f"v_image has shape {list(v_image.shape)}; expected [{inputs.height} · {inputs.width} · 4]")
     if v_image.dtype != inputs.colors.dtype or v_image.device != inputs.colors.device:
         raise SplatError(
             f"v_image is {v_image.dtype} on {v_image.device}; it must be {inputs.colors.dtype} on {inputs.colors.device}"
         )
+    return inputs
 
 
 def _baseline(inputs: _Inputs) -> tuple[portable.Forward, portable.Backward]:
@@ -222,18 +221,6 @@ def _baseline(inputs: _Inputs) -> tuple[portable.Forward, portable.Backward]:
         return portable.forward, portable.backward
     kernels = portable.Kernels(device_for(inputs.colors))
     return kernels.forward, kernels.backward
-
-
-def _render_backward(v_image: Tensor, inputs: _Inputs) -> Tensor:
-    v_pixels = v_image.reshape(1, inputs.height, inputs.width, 4)
-    # torch calls an operator's kernel with autograd's dispatch keys excluded. This includes them again.
-    with torch.inference_mode(False):
-        found = render_backward(v_pixels[..., :3], v_pixels[..., 3:], **inputs.rasterization())
-    v_features = found["colors"]
-    v_colors = v_features[:, 0] / _Y0 if inputs.sh.shape[1] else v_features
-    v_sh = v_features if inputs.sh.shape[1] else inputs.sh
-    parts = (found["means"], found["scales"], found["quats"], found["opacities"], v_colors, v_sh)
-    return torch.cat([part.reshape(-1) for part in parts])
 
 
 def _lower(*arguments: Any) -> Any:

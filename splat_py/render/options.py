@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal, Self
 
 from splat_py.base.errors import SplatError
@@ -67,14 +68,10 @@ class UnscentedTransform:
         """Weight in the covariance of the squared shift between the projected mean and the mean of the projected points."""
         return self.beta - self.alpha**2
 
-    @property
-    def margin(self) -> float:
-        """`in_image_margin_factor`."""
-        return self.in_image_margin_factor
+    margin = property(attrgetter("in_image_margin_factor"))
 
     @property
     def require_all(self) -> int:
-        """`require_all_sigma_points_valid`."""
         return int(self.require_all_sigma_points_valid)
 
 

@@ -41,12 +41,10 @@ class GaussianArrays:
 
     @property
     def per_scene(self) -> int:
-        """Gaussians of each scene."""
         return self.count // self.scenes
 
     @property
     def has_covars(self) -> bool:
-        """True if Gaussians have covariances."""
         return self.covars is not None
 
     def map(self, function: Callable[[Array], Array]) -> Self:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -183,25 +184,11 @@ class TileLists:
     order: Array | None = None
     isect_offsets: Array | None = None
 
-    @property
-    def capacity(self) -> int:
-        """Elements of all lists."""
-        return self.ids.size
-
-    @property
-    def tile_size(self) -> int:
-        """Pixels along a tile's side."""
-        return self.grid.tile_size
-
-    @property
-    def columns(self) -> int:
-        """Tiles along an image's x."""
-        return self.grid.columns
-
-    @property
-    def rows(self) -> int:
-        """Tiles along an image's y."""
-        return self.grid.rows
+    # Numbers that kernels read: elements of all lists, pixels along a tile's side, tiles along an image's x and y.
+    capacity = property(attrgetter("ids.size"))
+    tile_size = property(attrgetter("grid.tile_size"))
+    columns = property(attrgetter("grid.columns"))
+    rows = property(attrgetter("grid.rows"))
 
 
 def segments_for(device: Device, max_tile_count: int) -> int:
@@ -221,7 +208,6 @@ class BinnedTiles:
 
     @property
     def grid(self) -> TileGrid:
-        """The tiles."""
         return self.arrays.grid
 
     @cached_property
@@ -278,10 +264,8 @@ def bin_tiles(
     recent = _expected.get((arrays.count, grid.count), _MOST_EXPECTED)
     with device.recording() as recorder:
         binning.record_count(recorder)
-    if expect and recent < _MOST_EXPECTED:
-        binning.reserve(recent + recent // 4)
-    else:
-        binning.reserve(int(binning.isect_count.numpy()[0]))
+    guesses = expect and recent < _MOST_EXPECTED
+    binning.reserve(recent + recent // 4 if guesses else int(binning.isect_count.numpy()[0]))
     # The number of splats bounds the length of every list; most often one segment is enough for it.
     segments = segments_for(device, splats.depths.shape[-1])
     with device.recording() as recorder:

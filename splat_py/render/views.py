@@ -263,8 +263,10 @@ def through_lens(
     """
     if aperture == 0:
         return draw(camera)
-    light = sum(_linear(draw(each)) for each in lens_cameras(camera, aperture, focus)) / _POINTS
-    return _encoded(np.asarray(light))
+    pictures = map(draw, lens_cameras(camera, aperture, focus))
+    total = sum(np.where(x <= 0.04045, x / 12.92, ((x + 0.055) / 1.055) ** 2.4).astype(np.float32) for x in pictures)
+    light = total / _POINTS
+    return np.where(light <= 0.0031308, light * 12.92, 1.055 * light ** (1 / 2.4) - 0.055).astype(np.float32)
 
 
 def lens_cameras(camera: Camera, aperture: float, focus: float) -> list[Camera]:
@@ -286,28 +288,16 @@ def focuses(depths: Callable[[Camera], NDArray[np.float32]], cameras: Iterable[C
     `default` if all middles are empty."""
     from scipy.ndimage import gaussian_filter1d
 
-    small = (camera.scaled(min(1.0, _SMALL / max(camera.width, camera.height))) for camera in cameras)
-    known = np.array([_median(depths(camera)) for camera in small])
+    medians = []
+    for camera in cameras:
+        small = depths(camera.scaled(min(1.0, _SMALL / max(camera.width, camera.height))))
+        rows, columns = (slice(int(n * (0.5 - _MIDDLE / 2)), math.ceil(n * (0.5 + _MIDDLE / 2))) for n in small.shape)
+        middle = small[rows, columns]
+        medians.append(np.median(middle[middle > 0]) if (middle > 0).any() else math.nan)
+    known = np.array(medians)
     present = np.isfinite(known)
     if not present.any():
         return np.full(len(known), default)
     at = np.arange(len(known))
     following = min(_FOLLOWING, len(known) / 30)
     return np.exp(gaussian_filter1d(np.log(np.interp(at, at[present], known[present])), following, mode="nearest"))
-
-
-def _median(depths: NDArray[np.float32]) -> float:
-    """The median depth in the middle of a picture; NaN if that is empty."""
-    height, width = depths.shape
-    rows, columns = (slice(int(side * (0.5 - _MIDDLE / 2)), math.ceil(side * (0.5 + _MIDDLE / 2))) for side in (height, width))
-    middle = depths[rows, columns]
-    return float(np.median(middle[middle > 0])) if (middle > 0).any() else math.nan
-
-
-def _linear(encoded: NDArray[np.float32]) -> NDArray[np.float32]:
-    return np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4).astype(np.float32)
-
-
-def _encoded(light: NDArray[np.float32]) -> NDArray[np.float32]:
-    safe = np.maximum(light, 1e-8)
-    return np.where(light <= 0.0031308, light * 12.92, 1.055 * safe ** (1 / 2.4) - 0.055).astype(np.float32)

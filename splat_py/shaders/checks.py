@@ -3,6 +3,7 @@ compilation for other devices."""
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import Range, require_number, shown
-from splat_py.gpu.emission import CompilerError, emit
+from splat_py.gpu.emission import CompilerError, Target, emit
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.messages import first_error
 from splat_py.gpu.sources import constant, shader_folder
@@ -22,6 +23,8 @@ Inputs = dict[str, NDArray[np.float32]]
 
 # Number of samples, and the share that may be off, because functions may have kinks.
 _SAMPLES, _KINKS = 2000, 0.02
+# Languages that types must compile for.
+_LANGUAGES: dict[str, Target] = {"Metal": "metal", "WebGPU": "wgsl"}
 _ALPHA_MIN = constant("splat/blending", "ALPHA_MIN")
 # Numbers of lens coefficients, by field of `Camera`.
 _COEFFICIENTS = {"radial": 3, "radialMore": 3, "tangential": 2, "thinPrism": 4}
@@ -57,21 +60,26 @@ def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
         require_number(**{f"the range of {name}": limits[0], f"the end of the range of {name}": limits[1]})
         if limits[0] > limits[1]:
             raise SplatError(f"{name} is {limits}; give its lowest value first")
-    found = {name: _named(kind, name) for name in _CHECKS}
-    kinds = {name: value for name, value in found.items() if value is not None}
+    kinds = {name: found for name in _CHECKS if (found := _named(kind, name)) is not None}
     if not kinds:
         name = kind if isinstance(kind, str) else "the source" if kind.name.startswith("source_") else kind.name
         raise SplatError(f"{name} has no type that implements {', '.join(_CHECKS)}; declare one: struct Mine : IFalloff")
     for interface, (module, linked) in kinds.items():
+        (check_type, kernels), name = _CHECKS[interface], linked if isinstance(linked, str) else linked.name
         try:
-            constants = _CHECKS[interface][0](module, linked, ranges)
+            constants = check_type(module, linked, ranges)
         # SlangPy's own errors, for code that the compiler refuses only when a function is called.
         except (RuntimeError, ValueError) as error:
             if isinstance(error, SplatError):
                 raise
-            name = linked if isinstance(linked, str) else linked.name
             raise SplatError(f"{name} cannot be compiled: {first_error(str(error))}") from error
-        _check_emission(interface, linked, constants)
+        for (language, target), kernel in product(_LANGUAGES.items(), kernels):
+            try:
+                emit(target, *kernel, constants)
+            except CompilerError as error:
+                # Messages about a whole function have no line.
+                what = re.sub(r"^[a-z ]*error\[\w+\]: ", "", first_error(str(error)))
+                raise SplatError(f"{name} cannot be compiled for {language}, in {kernel[1]}: {what}") from error
 
 
 Module = ShaderModule | str
@@ -381,15 +389,3 @@ _CHECKS: dict[str, tuple[_Check, tuple[tuple[str, str], ...]]] = {
     "IPixelLoss": (_check_pixel_loss, (("loss", "ssimInTiles"), ("loss", "gradientInTiles"))),
     "IFieldFunction": (_check_field, (("volume", "volumeForward"), ("volume", "volumeBackward"))),
 }
-
-
-def _check_emission(interface: str, linked: str | UserType, constants: dict[str, Any]) -> None:
-    for language, target in (("Metal", "metal"), ("WebGPU", "wgsl")):
-        for module, entry in _CHECKS[interface][1]:
-            try:
-                emit(target, module, entry, constants)  # type: ignore[arg-type]
-            except CompilerError as error:
-                name = linked.name if isinstance(linked, UserType) else linked
-                # Messages about a whole function have no line.
-                what = re.sub(r"^[a-z ]*error\[\w+\]: ", "", first_error(str(error)))
-                raise SplatError(f"{name} cannot be compiled for {language}, in {entry}: {what}") from error

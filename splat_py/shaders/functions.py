@@ -68,10 +68,6 @@ def constant(array: NDArray) -> Any:
     return array if array.ndim else array.item()
 
 
-def variable(device: spy.Device, array: NDArray) -> spy.Tensor:
-    return spy.Tensor.from_numpy(device, np.atleast_1d(array)).with_grads()
-
-
 def gradient(value: Value, bound: Any) -> Any:
     """Return the gradient that `.bwds` stored with `bound`, which `value` was bound to."""
     if isinstance(bound, dict):
@@ -195,12 +191,9 @@ class ShaderFunction:
             raise SplatError(f"{self!r} takes {len(parameters)} arguments ({names}), not {len(arguments)}")
         bound = []
         for parameter, value in zip(parameters, arguments, strict=True):
-            differentiated = parameter.type.differentiable and not parameter.no_diff
-            what = f"argument {parameter.name} of {self!r}"
-            if parameter.io_type.name == "out":
-                bound.append(value)
-            else:
-                bound.append(bind(parameter.type, value, what, leaf if differentiated else constant))
+            convert = leaf if parameter.type.differentiable and not parameter.no_diff else constant
+            what, is_out = f"argument {parameter.name} of {self!r}", parameter.io_type.name == "out"
+            bound.append(value if is_out else bind(parameter.type, value, what, convert))
         return bound
 
     def _require_arguments(self) -> None:
@@ -305,7 +298,7 @@ def gradients(function: ShaderFunction, v_output: Value, *arguments: Value) -> t
         raise SplatError(f"{function!r} has no gradients: it is not marked [Differentiable]")
     handle, result = function._module.device.handle, function.reflection.return_type
     weights = bind(result, v_output, f"v_output of {function!r}", constant, partial=True)
-    bound = function._bind(arguments, lambda array: variable(handle, array))
+    bound = function._bind(arguments, lambda array: spy.Tensor.from_numpy(handle, np.atleast_1d(array)).with_grads())
     shapes = list(batch_shapes(result, weights))
     for parameter, value in zip(function.reflection.parameters, arguments, strict=True):
         shapes += batch_shapes(parameter.type, value)

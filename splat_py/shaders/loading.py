@@ -1,10 +1,8 @@
 """The caller's own Slang: files and text as modules, types in them that kernels are linked with, and radiance
 fields evaluated at single places, outside the volume renderer."""
 
-import atexit
 import hashlib
 import re
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -119,7 +117,7 @@ def source(text: str) -> ShaderModule:
         raise SplatError(f"the source is a {type(text).__name__}; give the text, or load a file: splat_py.shaders.load(path)")
     text = text.removeprefix("\ufeff").encode(errors="replace").decode()
     with temporary_files():
-        path = _folder() / f"source_{hashlib.sha256(text.encode()).hexdigest()[:16]}.slang"
+        path = Path(_folder().name) / f"source_{hashlib.sha256(text.encode()).hexdigest()[:16]}.slang"
         path.write_text(text, encoding="utf-8")
     try:
         return load(path)
@@ -128,10 +126,8 @@ def source(text: str) -> ShaderModule:
 
 
 @cache
-def _folder() -> Path:
-    folder = tempfile.mkdtemp(prefix="splat_py-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="splat_py-", ignore_cleanup_errors=True)
 
 
 # Adapters: an `IFalloff2D` type is wrapped in `Falloff2DAdapter`, which kernels accept.

@@ -3,13 +3,13 @@ lenses of cameras, and an environment behind the scene, such as a sky (kernels/c
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from scipy.spatial.transform import Rotation
+from torch import Tensor
 
 from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout, save_tensors
@@ -70,6 +70,13 @@ class _Learnt:
         learnt: dict[str, Any] = {name: AdamArrays.of(self._arrays, name) for name in self._arrays if "." not in name}
         recorder.dispatch("capture_model", entry, linear_groups(threads), **learnt, **arguments)
 
+    def _record_parts(self, recorder: Recorder, entry: str, pixels: int, floats: int, **arguments: Any) -> Array:
+        """Record a backward pass over pixels. Returns the partial sums of its gradient, of so many floats."""
+        rows = _part_rows(pixels)
+        parts = recorder.scratch((rows, floats))
+        self._dispatch(recorder, entry, rows * _THREADS, pixels=pixels, parts=parts, part_rows=rows, **arguments)
+        return parts
+
 
 def _rate(rates: tuple[float, float], progress: float) -> float:
     first, last = rates
@@ -104,13 +111,8 @@ class Exposures(_Learnt):
     def record_backward(self, recorder: Recorder, photograph: int, colors: Array, v_shown: Array) -> Array:
         """Turn the gradient of `record`'s result into that of `colors`, in place. Returns partial sums for the exposure."""
         recorder.stage("exposure")
-        pixels = colors.size // 3
-        rows = _part_rows(pixels)
-        parts = recorder.scratch((rows, EXPOSURE))
-        arrays = {"colors": colors, "v_colors": v_shown, "parts": parts}
-        numbers = {"pixels": pixels, "photograph": photograph, "part_rows": rows}
-        self._dispatch(recorder, "exposePixelsBackward", rows * _THREADS, **arrays, **numbers)
-        return parts
+        of_render: dict[str, Any] = {"photograph": photograph, "colors": colors, "v_colors": v_shown}
+        return self._record_parts(recorder, "exposePixelsBackward", colors.size // 3, EXPOSURE, **of_render)
 
     def record_update(
         self, recorder: Recorder, photograph: int, parts: Array, status: Array, epoch: int, progress: float
@@ -141,14 +143,9 @@ class LearntEnvironment(_Learnt):
         """Overwrite `v_alphas` [1, H, W, 1] with the gradient of the alphas, from the gradient of `record`'s result, which is
         also that of the render. Returns partial sums of the environment's gradient."""
         recorder.stage("environment")
-        pixels = image.final_T.size
-        rows = _part_rows(pixels)
-        parts = recorder.scratch((rows, 3 * COEFFICIENTS))
-        arrays = {"final_T": image.final_T, "v_colors": v_shown, "v_alphas": v_alphas, "parts": parts}
-        self._dispatch(
-            recorder, "addEnvironmentBackward", rows * _THREADS, pixels=pixels, cameras=cameras, part_rows=rows, **arrays
-        )
-        return parts
+        arrays = {"final_T": image.final_T, "v_colors": v_shown, "v_alphas": v_alphas}
+        entry, pixels = "addEnvironmentBackward", image.final_T.size
+        return self._record_parts(recorder, entry, pixels, 3 * COEFFICIENTS, cameras=cameras, **arrays)
 
     def record_update(self, recorder: Recorder, parts: Array, status: Array, step: int, progress: float) -> None:
         """Take one Adam step; `progress` is the share of the run that is done, 0 to 1."""
@@ -211,9 +208,7 @@ class CameraRefinement(_Learnt):
 
 def corrected(camera: Camera, pose: NDArray, shared: NDArray) -> Camera:
     """Return a camera with the corrections of its pose [6] and of the shared intrinsics [7] applied (`correctCamera`)."""
-    pose, shared = np.asarray(pose, np.float64), np.asarray(shared, np.float64)
-    correction = np.eye(4)
-    correction[:3, :3], correction[:3, 3] = Rotation.from_rotvec(pose[:3]).as_matrix(), pose[3:]
+    viewmat, pose, shared = (np.array(values, np.float64) for values in (camera.viewmat, pose, shared))
     K = camera.K.copy()
     K[(0, 1), (0, 1)] *= np.exp(shared[0])
     K[:2, 2] += shared[1:3] * (camera.width, camera.height)
@@ -223,7 +218,17 @@ def corrected(camera: Camera, pose: NDArray, shared: NDArray) -> Camera:
         changed = 2 if lens.fisheye else 4
         k[:changed] += shared[3 : 3 + changed]
         lens = Distortion(tuple(k.tolist()), lens.fisheye)
-    return replace(camera, viewmat=correction @ camera.viewmat, K=K, distortion=lens)
+    return replace(camera, viewmat=moved(torch.from_numpy(viewmat), torch.from_numpy(pose)).numpy(), K=K, distortion=lens)
+
+
+def moved(viewmat: Tensor, pose: Tensor) -> Tensor:
+    """Correct a viewmat [4, 4] by a rotation and a translation [6] in the camera's frame (slang/splat/capture_model.slang).
+    Differentiable."""
+    x, y, z = pose[:3]
+    zero = torch.zeros_like(x)
+    turn = torch.linalg.matrix_exp(torch.stack([zero, -z, y, z, zero, -x, -y, x, zero]).reshape(3, 3))
+    rows = torch.cat([turn, pose[3:, None]], 1)
+    return torch.cat([rows, pose.new_tensor([[0.0, 0, 0, 1]])]) @ viewmat
 
 
 class CaptureModel:
@@ -242,13 +247,10 @@ class CaptureModel:
         self.places = {view: place for place, view in enumerate(dataset.train)}
         self.exposures = Exposures(device, count, state) if config.exposure else None
         self.cameras = CameraRefinement(device, count, dataset.scene_scale, state) if config.refine_cameras else None
-        self.environment: LearntEnvironment | None = None
-        background = dataset.background
-        if config.environment:
-            for view in dataset.views:
-                require_pinhole(view.camera)
-            self.environment = LearntEnvironment(device, state)
-            background = np.zeros_like(background)
+        for view in dataset.views if config.environment else ():
+            require_pinhole(view.camera)
+        self.environment = LearntEnvironment(device, state) if config.environment else None
+        background = np.zeros_like(dataset.background) if config.environment else dataset.background
         self.backgrounds = RandomBackgrounds(device, dataset, config.seed) if config.random_background else None
         self.background = device.memory.array(background[None])
         # Placeholder if cameras are not refined.
@@ -279,7 +281,14 @@ class CaptureStep:
         self._v_exposure: Array | None = None
         self._v_environment: Array | None = None
         self.v_projection = self.v_shading = model.no_gradients
-        zeros = model.device.memory.zeros if recorder is None else partial(_zeros, recorder)
+
+        def zeros(shape: tuple[int, ...]) -> Array:
+            if recorder is None:
+                return model.device.memory.zeros(shape)
+            array = recorder.scratch(shape)
+            recorder.clear(array)
+            return array
+
         if model.cameras:
             self.v_projection, self.v_shading = zeros((1, captured.row_length)), zeros((1, CAMERA_ROW))
         if recorder is None:
@@ -330,12 +339,6 @@ class CaptureStep:
         if model.cameras:
             v = self.v_projection, self.v_shading
             model.cameras.record_update(recorder, place, self._captured, v, status, epoch=epoch, step=before, progress=progress)
-
-
-def _zeros(recorder: Recorder, shape: tuple[int, ...]) -> Array:
-    array = recorder.scratch(shape)
-    recorder.clear(array)
-    return array
 
 
 def is_of_capture(name: str) -> bool:

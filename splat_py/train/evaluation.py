@@ -3,14 +3,14 @@ evaluations do), SSIM, and LPIPS (Zhang et al. 2018)."""
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from splat_py.scene.dataset import Dataset
 from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.pictures import beside, inside, picture_names, write_image
-from splat_py.train.capture_model import LENS_CORRECTION, POSE_CORRECTION, corrected
+from splat_py.train.capture_model import LENS_CORRECTION, POSE_CORRECTION, corrected, moved
 from splat_py.train.photometric_loss import SUMS, WINDOW, Comparison, SsimPasses, photometric_loss
 
 # Variances and slopes below this count as 0.
@@ -266,28 +266,18 @@ def open_lpips() -> Lpips | str:
     weights = Path(torch.hub.get_dir()) / "checkpoints" / _WEIGHTS
     if not is_file(weights):
         return f"AlexNet's weights are not on this machine; put {_WEIGHTS} into {weights.parent}"
+
+    def refuse(url: str, *_: Any, **__: Any) -> None:
+        raise OSError(f"{url} is not on this machine")
+
     try:
-        with _offline():
+        with patch.object(torch.hub, "download_url_to_file", refuse):
             if package == "lpips":
                 return Lpips(import_module("lpips").LPIPS(net="alex", verbose=False).eval())
             module = import_module("torchmetrics.image.lpip").LearnedPerceptualImagePatchSimilarity
             return Lpips(module(net_type="alex").eval())
     except Exception as error:  # other libraries raise any exception
         return f"{package} cannot open it ({reason(error)})"
-
-
-@contextmanager
-def _offline() -> Iterator[None]:
-    """Keep torch from downloading within this context."""
-
-    def refuse(url: str, *_: Any, **__: Any) -> None:
-        raise OSError(f"{url} is not on this machine")
-
-    kept, torch.hub.download_url_to_file = torch.hub.download_url_to_file, refuse
-    try:
-        yield
-    finally:
-        torch.hub.download_url_to_file = kept
 
 
 def align_pose(
@@ -320,12 +310,3 @@ def align_pose(
             optimiser.step()
             schedule.step()
     return corrected(camera, (pose.detach() * units).numpy(), np.zeros(LENS_CORRECTION))
-
-
-def moved(viewmat: Tensor, pose: Tensor) -> Tensor:
-    """Correct a viewmat [4, 4] by a rotation and a translation [6] in the camera's frame (slang/splat/capture_model.slang)."""
-    x, y, z = pose[:3]
-    zero = torch.zeros_like(x)
-    turn = torch.linalg.matrix_exp(torch.stack([zero, -z, y, z, zero, -x, -y, x, zero]).reshape(3, 3))
-    rows = torch.cat([turn, pose[3:, None]], 1)
-    return torch.cat([rows, pose.new_tensor([[0.0, 0, 0, 1]])]) @ viewmat

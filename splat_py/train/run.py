@@ -307,26 +307,25 @@ def merge_cells(folders: Sequence[Path]) -> tuple[Gaussians, dict[str, tuple[int
 
 def _whole_partition(folders: Sequence[Path]) -> list[tuple[Path, Cell]]:
     found: dict[tuple[int, int], tuple[Path, Cell]] = {}
-    first: tuple[Path, Cell] | None = None
     for root in folders:
         inside = cell_folders(root)
         if not inside:
             raise SplatError(f"{root} holds no cell of a partition; name the --out of `splat partition`")
         for folder in inside:
             cell = read_cell(folder)
-            first = first or (folder, cell)
-            if (cell.dataset, cell.grid) != (first[1].dataset, first[1].grid):
-                raise SplatError(f"{first[0]} and {folder} are cells of different partitions; merge those of one")
+            start, first = next(iter(found.values()), (folder, cell))
+            if (cell.dataset, cell.grid) != (first.dataset, first.grid):
+                raise SplatError(f"{start} and {folder} are cells of different partitions; merge those of one")
             if cell.place in found:
                 raise SplatError(f"{found[cell.place][0]} and {folder} are the same cell; name it once")
             found[cell.place] = folder, cell
-    if first is None:
+    if not found:
         raise SplatError("there is no cell to merge; name the --out of `splat partition`")
-    missing = [place for place in first[1].grid.places if place not in found]
+    missing = [place for place in first.grid.places if place not in found]
     if missing:
         names = ", ".join(map(cell_name, missing))
-        raise SplatError(f"{first[0].parent} lacks {names} of its partition; put all cells beside each other, or name them all")
-    return [found[place] for place in first[1].grid.places]
+        raise SplatError(f"{start.parent} lacks {names} of its partition; put all cells beside each other, or name them all")
+    return [found[place] for place in first.grid.places]
 
 
 def _trained(folder: Path) -> Gaussians:

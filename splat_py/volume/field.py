@@ -3,7 +3,6 @@
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -25,10 +24,10 @@ from splat_py.volume.device_field import Box, DeviceField, March, RayImage, Rays
 class Field(ABC):
     """A radiance field in a box, in front of a background."""
 
-    # The field's names in messages and files.
-    _name: ClassVar[str]
+    # The kind of field in messages and files.
     _kind: ClassVar[str]
-    # Tensors that may be float16.
+    # Names of the tensors in which the field is differentiable, and of those that may be float16.
+    _names: ClassVar[tuple[str, ...]]
     _features: ClassVar[tuple[str, ...]] = ()
 
     box: NDArray[np.float64]
@@ -43,13 +42,12 @@ class Field(ABC):
     def steps_per_unit(self) -> float:
         """Default number of samples per world unit."""
 
-    @abstractmethod
     def _tensors(self) -> dict[str, Tensor]:
-        """Return the tensors in which the field is differentiable, by name."""
+        return {name: getattr(self, name) for name in self._names}
 
     @abstractmethod
     def _parameters(self) -> list[Tensor]:
-        """Return the same tensors in the layout of the device."""
+        """Return the tensors in the layout of the device."""
 
     @abstractmethod
     def _on_device(self, device: Device, *parameters: Any) -> DeviceField:
@@ -57,12 +55,12 @@ class Field(ABC):
 
     @abstractmethod
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the contents of a file besides box and background."""
+        """Return the contents of a file besides tensors, box and background."""
 
     @classmethod
     @abstractmethod
     def _of_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Self:
-        """Make a field from the arrays of a file: those of `_arrays`, box and background."""
+        """Make a field from the arrays of a file."""
 
     @staticmethod
     @abstractmethod
@@ -105,7 +103,15 @@ class Field(ABC):
         tensors = self._tensors()
         if background is None:
             background = torch.from_numpy(self.background).to(next(iter(tensors.values())).device)
-        check_rays({**tensors, "rays_o": rays_o, "rays_d": rays_d, "background": background}, self._features)
+        tensors |= {"rays_o": rays_o, "rays_d": rays_d, "background": background}
+        check_tensors(tensors, halves=self._features, needed=tensors)
+        if rays_o.dim() < 1 or rays_o.shape[-1] != 3:
+            raise SplatError(f"rays_o has shape {list(rays_o.shape)}; expected [..., 3]")
+        check_shape("rays_d", rays_d, tuple(rays_o.shape))
+        check_shape("background", background, (3,))
+        check_finite_tensors({"rays_o": rays_o, "rays_d": rays_d, "background": background})
+        if (rays_d == 0).all(-1).any():
+            raise SplatError("rays_d holds a direction of length 0; leave that ray out")
         march = self._march(steps_per_unit, jitter, seed, skip_empty)
         parameters, shape = self._parameters(), rays_o.shape[:-1]
         flat = (rays.reshape(-1, 3).contiguous() for rays in (rays_o, torch.nn.functional.normalize(rays_d, dim=-1)))
@@ -148,7 +154,8 @@ class Field(ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the field to a .safetensors or .npz file, atomically."""
-        path, arrays = _field_path(path), {**self._arrays(), "box": self.box, "background": self.background}
+        path, tensors = _field_path(path), {name: tensor.detach().cpu().numpy() for name, tensor in self._tensors().items()}
+        arrays = {**tensors, **self._arrays(), "box": self.box, "background": self.background}
         if path.suffix == ".npz":
             with atomic_path(path) as temporary, temporary.open("wb") as file:
                 np.savez(file, **arrays)  # type: ignore[arg-type]
@@ -169,7 +176,7 @@ class Field(ABC):
             npz = path.suffix == ".npz"
             return cls._of_arrays(load_npz(path, cls._check_layout) if npz else load_tensors(path, None, cls._check_layout)[1])
         except Exception as error:  # zipfile and NumPy pass on their parsers' errors
-            raise SplatError(f"{path} is not a {cls._name} of splat_py or is damaged: {reason(error)}") from error
+            raise SplatError(f"{path} is not a {cls._kind} of splat_py or is damaged: {reason(error)}") from error
 
 
 def check_background(background: ArrayLike) -> NDArray[np.float32]:
@@ -185,20 +192,6 @@ def _field_path(path: str | os.PathLike[str]) -> Path:
     if path.suffix not in (".npz", ".safetensors"):
         raise SplatError(f"{path} does not end in .safetensors or .npz, the formats of a radiance field")
     return path
-
-
-def check_rays(tensors: dict[str, Tensor], features: Collection[str]) -> None:
-    """Raise SplatError unless these tensors are float32, or float16 if they are `features`, on one device, and the rays and the
-    background are valid."""
-    check_tensors(tensors, halves=features, needed=tensors)
-    rays_o, rays_d = tensors["rays_o"], tensors["rays_d"]
-    if rays_o.dim() < 1 or rays_o.shape[-1] != 3:
-        raise SplatError(f"rays_o has shape {list(rays_o.shape)}; expected [..., 3]")
-    check_shape("rays_d", rays_d, tuple(rays_o.shape))
-    check_shape("background", tensors["background"], (3,))
-    check_finite_tensors({name: tensors[name] for name in ("rays_o", "rays_d", "background")})
-    if (rays_d == 0).all(-1).any():
-        raise SplatError("rays_d holds a direction of length 0; leave that ray out")
 
 
 def check_finite_tensors(tensors: dict[str, Tensor]) -> None:

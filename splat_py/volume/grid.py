@@ -169,8 +169,8 @@ class RadianceField(Field):
         SplatError: shapes do not fit, numbers are not finite, or the box has no volume.
     """
 
-    _name = _kind = "radiance field"
-    _features = ("density", "sh")
+    _kind = "radiance field"
+    _names = _features = ("density", "sh")
 
     density: Tensor
     sh: Tensor
@@ -195,9 +195,6 @@ class RadianceField(Field):
     def _march(self, steps_per_unit: float | None, *how: Any) -> March:
         return replace(super()._march(steps_per_unit, *how), contracted=self.contracted)
 
-    def _tensors(self) -> dict[str, Tensor]:
-        return {"density": self.density, "sh": self.sh}
-
     def _parameters(self) -> list[Tensor]:
         return [pack(self.density, self.sh)]
 
@@ -205,8 +202,7 @@ class RadianceField(Field):
         return Volume(device, grid)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        contracted = {"contracted": np.ones(1, np.float32)} if self.contracted else {}
-        return {"density": self.density.numpy(), "sh": self.sh.numpy(), **contracted}
+        return {"contracted": np.ones(1, np.float32)} if self.contracted else {}
 
     @classmethod
     def _of_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Self:

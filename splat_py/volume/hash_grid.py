@@ -170,8 +170,7 @@ class HashRadianceField(Field):
         SplatError: arrays do not fit together, numbers are not finite, or the box has no volume.
     """
 
-    _name, _kind = "hash grid", "hash grid"
-    _features = ("table",)
+    _kind, _names, _features = "hash grid", ("table", "weights"), ("table",)
 
     table: Tensor
     weights: Tensor
@@ -194,9 +193,6 @@ class HashRadianceField(Field):
         """Default number of samples per world unit: one every four cells of the finest level."""
         return max(self.shape.cells) / CELLS_PER_STEP / float(Box.of(self.box).sides.max())
 
-    def _tensors(self) -> dict[str, Tensor]:
-        return {"table": self.table, "weights": self.weights}
-
     def _parameters(self) -> list[Tensor]:
         """Return table and weights, padded, and joined unless the table is of halves."""
         parts = self.shape.padded(self.table, self.weights)
@@ -206,8 +202,7 @@ class HashRadianceField(Field):
         return HashVolume(device, self.shape, *parameters)
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        tensors = {name: tensor.detach().numpy() for name, tensor in self._tensors().items()}
-        return {**tensors, **self.shape.arrays()}
+        return dict(self.shape.arrays())
 
     @classmethod
     def _of_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Self:
@@ -244,18 +239,15 @@ class HashOptimiser(FieldOptimiser):
     """A hash grid in a fit."""
 
     name = "the hash grid"
-    # Steps between searches for empty cells; a search takes as long as some thousand rays.
+    # A search for empty cells takes as long as some thousand rays.
     OCCUPANCY_EVERY = 16
 
     def _begin(self, resumed: State | None, kind: Any) -> None:
         config = self.config
-        if resumed:
-            self.shape = HashShape.of_arrays(resumed)
-            arrays = [resumed[name] for name in ("parameters", "m", "v")]
-        else:
-            self.shape = HashShape.of_memory(int(config.table_mib * 2**20), CELLS_PER_STEP * max(config.resolutions))
-            arrays = [first_table(self.shape, config.seed)]
+        nbytes, finest = int(config.table_mib * 2**20), CELLS_PER_STEP * max(config.resolutions)
+        self.shape = HashShape.of_arrays(resumed) if resumed else HashShape.of_memory(nbytes, finest)
         check_memory(self.device, self.shape.floats, f"a hash grid of {self.shape.nbytes / 2**20:.0f} MiB (--table-mib)")
+        arrays = [resumed[name] for name in ("parameters", "m", "v")] if resumed else [first_table(self.shape, config.seed)]
         self._upload(lambda device, parameters: HashVolume(device, self.shape, parameters), *arrays)
         if resumed:
             self.volume.occupied.write(resumed["occupied"].astype(np.uint32))
@@ -267,10 +259,6 @@ class HashOptimiser(FieldOptimiser):
             raise ValueError(f"it has {levels} levels with {floats} numbers")
         shapes = {**dict.fromkeys(("parameters", "m", "v"), (floats,)), "cells": (levels,), "size": (1,)}
         return {**shapes, "occupied": (OCCUPANCY**3,)}, {"cells": "I32", "size": "I32", "occupied": "U8"}
-
-    def record_occupancy(self, recorder: Recorder, march: March, step: int) -> None:
-        if step % self.OCCUPANCY_EVERY == 0:
-            self.volume.record_occupancy(recorder, march)
 
     def field(self, background: NDArray[np.float32]) -> HashRadianceField:
         table, weights = map(torch.from_numpy, self.shape.split(self.volume.parameters.numpy()))

@@ -41,6 +41,8 @@ class FieldOptimiser(ABC):
     ADAM = Adam(epsilon=1e-15, beta1=0.9, beta2=0.99)
     # Share of a grid's colour rate: 0.03, thrice the paper's, whose fits have ten times the steps. It falls during the fit.
     RATE, LAST_RATE = 0.15, 0.1
+    # Steps between searches for empty space.
+    OCCUPANCY_EVERY = 1
 
     # Name in messages.
     name: str
@@ -80,8 +82,9 @@ class FieldOptimiser(ABC):
         self.size = self.size_at(stage)
 
     def record_occupancy(self, recorder: Recorder, march: March, step: int) -> None:
-        """Record which parts of the field are not empty; called before a step."""
-        self.volume.record_occupancy(recorder, march)
+        """Record which parts of the field are not empty, if that is due; called before a step."""
+        if step % self.OCCUPANCY_EVERY == 0:
+            self.volume.record_occupancy(recorder, march)
 
     def record(self, recorder: Recorder, step: int) -> None:
         """Record Adam, and what else adds to the gradient."""

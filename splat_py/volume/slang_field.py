@@ -62,7 +62,7 @@ class SlangField(Field):
         SplatError: arrays do not fit, numbers are not finite, the box has no volume, or the source has no PARAMS.
     """
 
-    _name, _kind = "field in Slang", "function"
+    _kind, _names = "field in Slang", ("params",)
 
     kind: UserType | ShaderModule | SlangSource
     params: Tensor
@@ -109,10 +109,6 @@ class SlangField(Field):
         assert isinstance(own, UserType)
         return replace(self, kind=own)
 
-    def _tensors(self) -> dict[str, Tensor]:
-        assert self._trusted
-        return {"params": self.params}
-
     def _parameters(self) -> list[Tensor]:
         return [padded(self.params)]
 
@@ -122,7 +118,6 @@ class SlangField(Field):
     def _arrays(self) -> dict[str, NDArray[Any]]:
         assert not isinstance(self.kind, ShaderModule)
         return {
-            "params": self.params.detach().cpu().numpy(),
             "samples": np.array([self.samples]),
             "name": np.frombuffer(self.kind.name.encode(), np.uint8),
             "source": np.frombuffer(self.kind.text.encode(), np.uint8),
