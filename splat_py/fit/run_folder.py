@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from splat_py.base.errors import SplatError
+from splat_py.base.fields import dataclass_of
 from splat_py.base.locks import lock as _lock
 from splat_py.scene.data_options import DataOptions
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 Config = TypeVar("Config")
 
-# The largest whole number that a float holds exactly.
-_MOST_WHOLE = 1 << 53
 # Errors that say that another process has locked the file.
 _LOCKED = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 
@@ -51,14 +50,14 @@ def run_lock(folder: Path) -> Iterator[None]:
                 with suppress(OSError):
                     lock.unlink()
     finally:
-        # Other folders are not empty, or belong to another process by now.
-        with suppress(OSError):
-            for path in absent:
+        # The innermost first. Other folders are not empty, or belong to another process by now.
+        for path in absent:
+            with suppress(OSError):
                 path.rmdir()
 
 
 def _take(lock: Path) -> int:
-    """Open and lock the file, in a folder that is made if it does not exist."""
+    """Make the file and its folder, open and lock it."""
     while True:
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)
@@ -166,8 +165,10 @@ class RunRecord(Generic[Config]):
         """Write to a file, atomically, with `extra` entries of a command."""
         from splat_py.base.files import write_json
 
-        options = {"data": self.data.to_json(), "config": asdict(self.config)}  # type: ignore[call-overload]
-        write_json(path, {**options, "dataset": self.dataset, "files": self.files, **extra})
+        # An absolute path of the capture: commands may run from anywhere.
+        data = {**asdict(self.data), "data": str(self.data.data.resolve())}
+        config = asdict(self.config)  # type: ignore[call-overload]
+        write_json(path, {"data": data, "config": config, "dataset": self.dataset, "files": self.files, **extra})
 
     def changes(self, before: "RunRecord[Config]") -> bool:
         """True if a resumed run is longer than its record says, or its capture was moved."""
@@ -186,7 +187,9 @@ class RunRecord(Generic[Config]):
             if len(digests) != 3 or not all(isinstance(digest, str | None) for digest in digests):
                 raise TypeError("its dataset is not a fingerprint")
             known = tuple(files) if files else None
-            return cls(DataOptions.from_json(content["data"]), config(content["config"]), dataset, known)
+            data = dataclass_of(DataOptions, content["data"])
+            data.validate()
+            return cls(data, config(content["config"]), dataset, known)
         except FileNotFoundError as error:
             raise SplatError(f"{path.parent} is not the folder of a training run: it has no {path.name}") from error
         # Invalid text and JSON raise ValueErrors, and SplatError is one.
@@ -270,7 +273,8 @@ def recorded_metrics(path: Path) -> dict[str, Any]:
             raise ValueError(f"its {what} is damaged")
 
     def whole(value: object) -> bool:
-        return type(value) is int and abs(value) <= _MOST_WHOLE
+        # A float holds it exactly.
+        return type(value) is int and abs(value) <= 1 << 53
 
     try:
         content = parse_json(regular(path).read_text(encoding="utf-8"))
