@@ -161,9 +161,10 @@ class Shading:
         v_cameras: Array,
         add_to_means: bool = False,
         v_weights: Array | None = None,
+        summed: bool = False,
     ) -> None:
         """Turn gradients of colours into those of features and means, overwritten (with `add_to_means`, means added to).
-        Gradients of cameras and weights are added to."""
+        Gradients of cameras and weights are added to. `summed` adds up features' over cameras before they are stored."""
         recorder.stage("shade backward")
         options, scenes, per_scene = self.options, self.cameras.scenes, self._per_scene
         of_cameras = SharedRows.over(recorder, v_cameras, per_scene, options)
@@ -178,6 +179,7 @@ class Shading:
             v_cameras=of_cameras,
             v_weights=of_weights,
             ADD_TO_MEANS=add_to_means,
+            SUMMED=summed or self.features.halves is not None,
         )
         if options.camera_gradient:
             of_cameras.record_sum(recorder)
@@ -360,7 +362,9 @@ def _gradients(
         recorder.clear(v_cameras)
         if v_weights is not None:
             recorder.clear(v_weights)
-        work.record_backward(recorder, view, v_means, of_features, v_cameras, v_weights=v_weights)
+        # CPU drivers have memory for registers.
+        summed = device.software and work.cameras.per_scene > 1
+        work.record_backward(recorder, view, v_means, of_features, v_cameras, v_weights=v_weights, summed=summed)
     v_viewmats = camera_gradients(as_tensor(v_cameras, v_colors))[0].unflatten(0, lead) if of_cameras else None
     found = as_tensor(v_features, v_colors)
     if halves:
