@@ -53,8 +53,9 @@ def bind(slang_type: Any, value: Value, what: str, leaf: Callable[[NDArray], Any
         raise SplatError(f"{what} is {given}; give a dict of {', '.join(sorted(fields))}")
 
     filled: dict[str, Value] = dict(value)
-    for name, field in fields.items():
-        filled.setdefault(name, {} if isinstance(field.type, StructType) else np.zeros(tuple(field.type.shape)))
+    for name in fields.keys() - value.keys():
+        kind = fields[name].type
+        filled[name] = {} if isinstance(kind, StructType) else np.zeros(tuple(kind.shape))
     return {name: bind(f.type, filled[name], f"{name} of {what}", leaf, partial=partial) for name, f in fields.items()}
 
 

@@ -68,10 +68,11 @@ def test_eval_voxel(coefficients: int) -> None:
 def test_interpolate() -> None:
     v = RNG.normal(size=(COUNT, 4))
     v_corners, v_fractions = pullback(interpolated, v, CORNERS, FRACTIONS)
-    assert_value(shader.interpolate[4](CORNERS, FRACTIONS), interpolated(CORNERS))
-    assert_gradients(shader.interpolate[4], v, [CORNERS, FRACTIONS], [v_corners, v_fractions])
+    for function, expected in ((shader.interpolate, [v_corners, None]), (shader.interpolateAt, [None, v_fractions])):
+        assert_value(function(CORNERS, FRACTIONS), interpolated(CORNERS))
+        assert_gradients(function, v, [CORNERS, FRACTIONS], expected)
     # At a corner, the value is that of the corner.
-    assert_value(shader.interpolate[4](np.tile(CORNERS[:1], (8, 1, 1)), OFFSETS), CORNERS[0])
+    assert_value(shader.interpolate(np.tile(CORNERS[:1], (8, 1, 1)), OFFSETS), CORNERS[0])
 
 
 def test_activate() -> None:
