@@ -185,6 +185,22 @@ class ShaderFunction:
             return self(*others, batch)[0]
         return result
 
+    def gradients(self, v_output: Value, *arguments: Value) -> tuple[Any, ...]:
+        if not self.reflection.differentiable:
+            raise SplatError(f"{self!r} has no gradients: it is not marked [Differentiable]")
+        handle, result = self._module.device.handle, self.reflection.return_type
+        weights = bind(result, v_output, f"v_output of {self!r}", constant, partial=True)
+        bound = self._bind(arguments, lambda array: spy.Tensor.from_numpy(handle, np.atleast_1d(array)).with_grads())
+        shapes = list(batch_shapes(result, weights))
+        for parameter, value in zip(self.reflection.parameters, arguments, strict=True):
+            shapes += batch_shapes(parameter.type, value)
+        batch = np.broadcast_shapes(*shapes) or 1
+        # SlangPy may write the value, so it needs its own memory.
+        one, value = (spy.Tensor.from_numpy(handle, fill(batch, np.float32)) for fill in (np.ones, np.zeros))
+        product = value.with_grads(grad_in=one, zero=False)
+        self._module.inner_product(self._name).bwds(*bound, weights, product)
+        return tuple(gradient(*pair) for pair in zip(arguments, bound, strict=True))
+
     def _bind(self, arguments: Sequence[Value], leaf: Callable[[NDArray], Any]) -> list[Any]:
         parameters = self.reflection.parameters
         if len(arguments) != len(parameters):
@@ -295,20 +311,7 @@ def gradients(function: ShaderFunction, v_output: Value, *arguments: Value) -> t
     Raises:
         SplatError: the function is not differentiable, or the arguments do not fit it.
     """
-    if not function.reflection.differentiable:
-        raise SplatError(f"{function!r} has no gradients: it is not marked [Differentiable]")
-    handle, result = function._module.device.handle, function.reflection.return_type
-    weights = bind(result, v_output, f"v_output of {function!r}", constant, partial=True)
-    bound = function._bind(arguments, lambda array: spy.Tensor.from_numpy(handle, np.atleast_1d(array)).with_grads())
-    shapes = list(batch_shapes(result, weights))
-    for parameter, value in zip(function.reflection.parameters, arguments, strict=True):
-        shapes += batch_shapes(parameter.type, value)
-    batch = np.broadcast_shapes(*shapes) or 1
-    # SlangPy may write the value, so it needs its own memory.
-    one, value = (spy.Tensor.from_numpy(handle, fill(batch, np.float32)) for fill in (np.ones, np.zeros))
-    product = value.with_grads(grad_in=one, zero=False)
-    function._module.inner_product(function._name).bwds(*bound, weights, product)
-    return tuple(gradient(*pair) for pair in zip(arguments, bound, strict=True))
+    return function.gradients(v_output, *arguments)
 
 
 def types_of(source: str, interface: str) -> list[str]:
