@@ -19,6 +19,7 @@ import tempfile
 import time
 import warnings
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,7 @@ class EmissionCache:
     of the rest."""
 
     def __init__(self, target: Target = "metal") -> None:
-        self._target: Target = target
+        self._emit = partial(emit, target)
         self._folder = cache_folder(shader_folder()) / target
 
     def get(self, module: str, entry: str, constants: dict[str, Any]) -> EmittedKernel:
@@ -178,7 +179,7 @@ class EmissionCache:
             if checksum == _checksum(text.encode()):
                 source, (x, y, z) = json.loads(text)
                 return EmittedKernel(source, (x, y, z))
-        kernel = emit(self._target, module, entry, constants)
+        kernel = self._emit(module, entry, constants)
         text = json.dumps(kernel)
         with suppress(SplatError), atomic_path(path) as temporary:
             temporary.write_text(f"{_checksum(text.encode())}\n{text}", encoding="utf-8")
