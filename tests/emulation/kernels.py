@@ -179,14 +179,16 @@ def shipped() -> list[Specialisation]:
     _record_hash_grid(recorder)
     for entry, lens in product(("refineCamera", "updateCamera"), ({}, {"WITH_LENS": True})):
         dispatches.dispatch("capture_model", entry, **lens)
-    dispatches.dispatch("loss", "ssimInTiles", NATIVE_ATOMICS=False)
+    tiles = {"LOSS_THREADS": _GPU_TUNING.loss_threads}
+    dispatches.dispatch("loss", "ssimInTiles", NATIVE_ATOMICS=False, **tiles)
     # For torch: floats, any number of channels.
-    dispatches.dispatch("loss", "ssimInTiles", CHANNELS=4, PACKED=False, WHOLE_WINDOWS=True)
-    dispatches.dispatch("loss", "gradientInTiles", CHANNELS=4, PACKED=False)
+    dispatches.dispatch("loss", "ssimInTiles", CHANNELS=4, PACKED=False, WHOLE_WINDOWS=True, **tiles)
+    dispatches.dispatch("loss", "gradientInTiles", CHANNELS=4, PACKED=False, **tiles)
     for entry in ("ssimInTiles", "gradientInTiles"):
-        dispatches.dispatch("loss", entry, LOSS_THREADS=_GPU_TUNING.loss_threads)
-    for entry, pixel_loss in product(("ssimInTiles", "gradientInTiles"), ("L2", "Charbonnier")):
-        dispatches.dispatch("loss", entry, PACKED=False, PixelLoss=pixel_loss)
+        dispatches.dispatch("loss", entry, **tiles)
+        for pixel_loss in ("L2", "Charbonnier"):
+            dispatches.dispatch("loss", entry, PACKED=False, PixelLoss=pixel_loss, **tiles)
+    PrefixSum(DEVICE, 9000).record(recorder, empty(9000, np.uint32))
     recorded = {(s.module, s.entry) for s in dispatches.found}
     for module, entry in declared():
         if (module, entry) not in recorded:
@@ -306,6 +308,7 @@ def _record_rasterization(
     channels: int,
     segments: int = 1,
     ids: SplatIds = DENSE,
+    bins: bool = True,
     **written: bool,
 ) -> None:
     device = _device(tuning)
@@ -313,9 +316,10 @@ def _record_rasterization(
     if options.extras:
         splats = replace(splats, extras=empty((1, 8, options.extras)))
     binning = Binning(device, splats, TileGrid(options.tile_size, 2, 2, 1), options)
-    binning.record_count(recorder)
-    binning.record_lists(recorder)
-    binning.record_max_tile_count(recorder)
+    if bins:
+        binning.record_count(recorder)
+        binning.record_lists(recorder)
+        binning.record_max_tile_count(recorder)
     image = Image.empty(device, 1, 8, 8, channels, **written)
     colors, backgrounds = empty((1, 8, channels)), empty((1, channels))
     work = Rasterization(device, splats, colors, backgrounds, binning.lists(segments), image, options)
@@ -370,10 +374,9 @@ def _record_packed(recorder: Recorder) -> None:
         cameras = replace(CAMERAS, lenses=None if model in MODELS else empty((1, LENS)))
         options = Options(16, camera_model=model.removeprefix("bent "), camera_gradient=camera_gradient)
         _record_projection(recorder, replace(SCENE, covars=covars), cameras, options, ids)
-    sh = FeatureArrays.of(empty((8, 25, 3)), 75)
     for degree, as_color, ids, camera_gradient in product((1, 4), (False, True), (DENSE, PACKED), (False, True)):
         options = Options(16, camera_gradient=camera_gradient)
-        _record_shading(recorder, harmonics(degree, as_color), options, ids, features=sh)
+        _record_shading(recorder, harmonics(degree, as_color), options, ids)
     # Halves: an even number of them, and an odd one, some of them unused.
     for degree, stored, ids in ((1, 4, DENSE), (2, 25, PACKED)):
         shapes = (8 * stored * 3 // 2, (8, -(-stored * 3 // 2)))
@@ -411,14 +414,12 @@ def _record_along_rays(recorder: Recorder) -> None:
         tuning = replace(_GPU_TUNING, segment=8) if segments > 1 else _GPU_TUNING
         options = Options(16, primitive="Surfel")
         _record_rasterization(recorder, tuning, options, channels, segments, ids, distortion=distortion, median=True)
-    gsplats = Options(16, primitive="GsplatSurfel")
+    # gsplat's stages make lists in torch.
+    gsplats = Options(16, primitive="GsplatSurfel", camera_gradient=True)
     _record_projection(recorder, SCENE, CAMERAS, gsplats, PACKED)
-    for options, ids in (
-        (gsplats, DENSE),
-        (Options(16, primitive="RayGaussian"), DENSE),
-        (Options(16, primitive="RayGaussian"), PACKED),
-    ):
-        _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=ids)
+    _record_rasterization(recorder, _GPU_TUNING, gsplats, 8, bins=False, distortion=True, median=True)
+    for ids in (DENSE, PACKED):
+        _record_rasterization(recorder, _GPU_TUNING, Options(16, primitive="RayGaussian"), 3, ids=ids)
 
 
 def _record_cameras(recorder: Recorder) -> None:

@@ -25,6 +25,7 @@ from splat_py.render.tiles import bin_tiles
 from tests.emulation.kernels import ACCUMULATIONS, GAUSSIANS, RASTERIZATIONS, TILE_SIZES, before
 from tests.emulation.program import Schedule
 from tests.emulation.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, accumulate, every_order, named
+from tests.gsplat import test_surfels as gsplat_surfels
 from tests.metal.device import MetalOnCpu
 from tests.reference import Scene
 from tests.render import comparison, test_binning
@@ -193,7 +194,10 @@ def test_colours_add_to_the_gradients_of_means(
     rng = np.random.default_rng(degree)
     case = with_harmonics(rng, degree)
     count, array = 40, metal.memory.array
-    means, sh = (array(values.astype(np.float32)) for values in (case.scene.means, case.scene.colors))
+    # As in a training run, whose degree rises: some coefficients are not in use.
+    unused = 16 - case.scene.colors.shape[1]
+    all_colors = np.pad(case.scene.colors, ((0, 0), (0, unused), (0, 0)))
+    means, sh = (array(values.astype(np.float32)) for values in (case.scene.means, all_colors))
     viewmats, Ks = (array(np.stack([getattr(c, n) for c in case.cameras]).astype(np.float32)) for n in ("viewmat", "K"))
     cameras = Cameras(viewmats, Ks, WIDTH, HEIGHT)
     radii = array(rng.integers(0, 2, (2, count, 2), dtype=np.int32))
@@ -208,6 +212,7 @@ def test_colours_add_to_the_gradients_of_means(
         with metal.recording() as recorder:
             colors, features = metal.memory.empty((2, count, 3)), FeatureArrays.of(sh, sh.size // count)
             shading = Shading(means, features, cameras, radii, colors, harmonics(degree), options)
+            shading.record(recorder)
             v_features = FeatureArrays.of(v_sh, sh.size // count)
             shading.record_backward(recorder, StridedRows(array(v_colors), 3), v_means, v_features, v_cameras, add)
         return v_means.numpy(), v_sh.numpy(), v_cameras.numpy()
@@ -366,6 +371,7 @@ def test_colors_without_gradients_of_cameras(name: str, packed: bool, accumulate
 # Ways to splat along rays: the test, the tuning's segment, and float atomics. The last order of threads is enough for most.
 ALONG_RAYS: dict[str, tuple[Callable[[bool], None], int | None, bool, list[Schedule]]] = {
     "surfels": (surfels.test_against_float64, None, True, SCHEDULES),
+    "gsplat's surfels": (gsplat_surfels.test_stage_by_stage, None, True, SCHEDULES[2:]),
     "surfels in segments": (surfels.test_against_float64, 8, True, SCHEDULES),
     "surfels by compare-and-swap": (surfels.test_against_float64, None, False, SCHEDULES[2:]),
     "surfels alone": (surfels.test_without_depth_and_without_gradients_of_cameras, None, True, SCHEDULES[2:]),

@@ -13,10 +13,14 @@ from splat_py.gpu.emission import CompilerError, WgslKernel, emit
 from tests.emulation.kernels import Specialisation, by_kernel, declared
 from tests.webgpu.device import EMITTED, FLOAT_ATOMICS, for_naga, negated_sums, open_wgpu, pointers_to_parts
 
-# Entry points of slang/kernels/cpu that are several kernels elsewhere.
+# Entry points of slang/kernels/cpu that are other kernels elsewhere.
 IN_PARTS = {
     ("volume", "volumeTrain"): {("volume", "volumeForward"), ("volume_fit", "squaredError"), ("volume", "volumeBackward")},
     ("volume", "adamVolume"): {("volume_fit", "adamVolume")},
+    ("loss", "momentsAlongRows"): {("loss", "ssimInTiles")},
+    ("loss", "ssimAlongColumns"): {("loss", "ssimInTiles")},
+    ("loss", "adjointsAlongRows"): {("loss", "gradientInTiles")},
+    ("loss", "lossGradient"): {("loss", "gradientInTiles")},
 }
 
 

@@ -57,6 +57,7 @@ def test_leaves_no_kernel_out(everything: tuple[list[Outcome], set[tuple[str, st
     # CPU drivers run the grid of kernels/cpu instead of the portable one.
     on_cpu = {(module, entry) for module, entry in declared() if module.startswith("cpu/")}
     twins = {("volume_fit" if entry == "adamVolume" else module.removeprefix("cpu/"), entry) for module, entry in on_cpu}
+    twins |= {("loss", "ssimInTiles"), ("loss", "gradientInTiles")}
     others = twins if get_device().software else on_cpu
     assert set(declared()) - others == everything[1]
 
