@@ -42,7 +42,7 @@ CALLS: tuple[tuple[Any, str], ...] = (
     (Trainer, "__init__"),
     (RunRecord, "save"),
     (Trainer, "advance"),
-    (density, "refine"),
+    (Trainer, "_refine"),
     (Trainer, "save_checkpoint"),
     (Gaussians, "save_ply"),
     (run, "evaluate"),
