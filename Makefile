@@ -9,7 +9,7 @@ COMPILED := tests/shaders tests/commands/selftest
 WITH_OLDEST := tests/shaders tests/commands/selftest tests/portable tests/gpu/test_sorting.py tests/gpu/test_sessions.py \
 	$(patsubst %,tests/train/test_%.py,adam photometric_loss training) tests/image/test_differentiable.py tests/volume/test_march.py \
 	$(patsubst %,tests/render/test_%.py,accumulation camera_gradients camera_models cameras colors edges eval3d falloffs falloffs2d \
-	lenses needles rasterization smooth stage_gradients surfels)
+	lenses needles rasterization stage_gradients surfels)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo docs check test fuzz soak refresh_viewer lint clean
