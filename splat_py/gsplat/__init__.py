@@ -123,5 +123,4 @@ _MODULES = (
 )
 __getattr__, __dir__ = lazy(__name__, _homes(_PUBLIC) | {name: f"{__name__}.{name}:" for name in _MODULES})
 
-
 __all__ = ["__version__", *_homes(_PUBLIC)]

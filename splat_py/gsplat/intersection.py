@@ -39,8 +39,8 @@ def isect_tiles(
     conics: Tensor | None = None,
     opacities: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Find intersections of splats with tiles. Not differentiable. SplatError if an argument has the wrong
-    shape, or images and tiles do not fit into the keys.
+    """Find intersections of splats with tiles. Not differentiable. SplatError if an argument has the wrong shape, or images and
+    tiles do not fit into the keys.
 
     Args:
         means2d: [..., N, 2] pixels, or [nnz, 2] if packed; each leading index is an image, I in all.

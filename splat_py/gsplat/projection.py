@@ -13,7 +13,7 @@ from splat_py.gsplat.version import is_1_5
 from splat_py.render.cameras import CAMERA_MODELS
 from splat_py.render.options import Options
 from splat_py.render.project import project
-from splat_py.render.shade import shade
+from splat_py.render.shade import shade_channels
 from splat_py.render.splats import ProjectedSplats
 
 # Without opacities gsplat's radii are 3.33 standard deviations. This opacity gives splat_py's the same: its ellipse is where
@@ -219,21 +219,16 @@ def spherical_harmonics(
     count = math.prod(batch)
     # Treat directions as means seen from a camera at the origin; masked ones have radius 0.
     visible = (dirs.new_ones(count) if masks is None else masks.reshape(count)).to(torch.int32)
-    # The kernel shades three channels at a time.
-    parts = torch.nn.functional.pad(coeffs.reshape(count, K, channels), (0, -channels % 3)).split(3, -1)
-    colors = [
-        shade(
-            dirs.reshape(count, 3),
-            part,
-            torch.eye(4, device=dirs.device)[None],
-            visible[None, :, None].expand(1, count, 2),
-            degrees_to_use,
-            as_color=False,
-            device=device_to_differentiate(dirs),
-        )
-        for part in parts
-    ]
-    return torch.cat(colors, -1)[..., :channels].reshape(*batch, channels)
+    colors = shade_channels(
+        dirs.reshape(count, 3),
+        coeffs.reshape(count, K, channels),
+        torch.eye(4, device=dirs.device)[None],
+        visible[None, :, None].expand(1, count, 2),
+        degrees_to_use,
+        as_color=False,
+        device=device_to_differentiate(dirs),
+    )
+    return colors.reshape(*batch, channels)
 
 
 def spherical_harmonics_l0(sh0: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from splat_py.render.meta import meta_of
 from splat_py.render.options import SPLATS, STOPS, Options, RenderMode, UnscentedTransform
 from splat_py.render.project import project
 from splat_py.render.rasterize import MAX_CHANNELS, rasterize
-from splat_py.render.shade import COLORS, color_model, shade
+from splat_py.render.shade import COLORS, color_model, shade, shade_channels
 from splat_py.render.splats import ProjectedSplats
 from splat_py.render.tiles import bin_tiles
 from splat_py.shaders.declarations import SPLAT_INTERFACES
@@ -291,15 +291,7 @@ def blended_features(
             return splats.gather(features.float(), means.shape[-2], each_camera=features.dim() > means.dim())
         if features.dim() < means.dim() + 1:
             features = features.expand(*means.shape[:-2], *features.shape)
-        # The kernel shades three channels at a time.
-        channels = features.shape[-1]
-        padded = torch.nn.functional.pad(features, (0, -channels % 3)) if channels % 3 else features
-        parts = (padded[..., first : first + 3] for first in range(0, channels, 3))
-        shaded = [shade(means, part, viewmats, splats.radii, degree, as_color=as_color, **on_device) for part in parts]
-        if channels == 3:
-            return shaded[0]
-        device.flush()
-        return torch.cat(shaded, -1)[..., :channels]
+        return shade_channels(means, features, viewmats, splats.radii, degree, as_color=as_color, **on_device)
 
     parts = []
     if colors is not None and options.has_features:

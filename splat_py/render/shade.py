@@ -270,6 +270,20 @@ def shade(
     return cast(Tensor, colors if ids.packed else colors.reshape(*viewmats.shape[:-3], cameras, gaussians, 3))
 
 
+def shade_channels(
+    means: Tensor, features: Tensor, viewmats: Tensor, radii: Tensor, degree: int, *, device: Device, **options: Any
+) -> Tensor:
+    """`shade` with spherical harmonics [..., K, D] of any number D of channels, three at a time as the kernel takes them."""
+    channels = features.shape[-1]
+    padded = torch.nn.functional.pad(features, (0, -channels % 3)) if channels % 3 else features
+    parts = padded.split(3, -1)
+    shaded = [shade(means, part, viewmats, radii, degree, device=device, **options) for part in parts]
+    if channels == 3:
+        return shaded[0]
+    device.flush()
+    return torch.cat(shaded, -1)[..., :channels]
+
+
 class _Shade(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
