@@ -136,11 +136,14 @@ def remove_abandoned(folder: Path) -> None:
     if folder in _cleaned:
         return
     _cleaned.add(folder)
+    first_seen = time.monotonic()
     for path in folder.glob(f"{_TEMPORARY}*"):
         # Another process may be faster.
         with suppress(FileNotFoundError):
-            # A younger one may not be locked yet.
-            if time.time() - path.stat().st_mtime > 1 and (handle := _locked(path)) is not None:
+            # A folder younger than a second may not be locked yet.
+            while time.time() - path.stat().st_mtime < 1 and time.monotonic() - first_seen < 1:
+                time.sleep(0.02)
+            if (handle := _locked(path)) is not None:
                 shutil.rmtree(path, ignore_errors=True)
                 os.close(handle)
 

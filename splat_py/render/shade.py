@@ -275,11 +275,12 @@ def shade_channels(
 ) -> Tensor:
     """`shade` with spherical harmonics [..., K, D] of any number D of channels, three at a time as the kernel takes them."""
     channels = features.shape[-1]
-    padded = torch.nn.functional.pad(features, (0, -channels % 3)) if channels % 3 else features
-    parts = padded.split(3, -1)
-    shaded = [shade(means, part, viewmats, radii, degree, device=device, **options) for part in parts]
     if channels == 3:
-        return shaded[0]
+        return shade(means, features, viewmats, radii, degree, device=device, **options)
+    # Slices, not torch.split: torch names an in-place change of a slice's base as such.
+    padded = torch.nn.functional.pad(features, (0, -channels % 3)) if channels % 3 else features
+    parts = (padded[..., first : first + 3] for first in range(0, channels, 3))
+    shaded = [shade(means, part, viewmats, radii, degree, device=device, **options) for part in parts]
     device.flush()
     return torch.cat(shaded, -1)[..., :channels]
 

@@ -77,7 +77,7 @@ def main(root: Path) -> None:
             for count in (features_of, matches_of):
                 assert count(out / "database.db").keys() == count(straight / "database.db").keys()
             names = [{path.relative_to(folder) for path in folder.rglob("*")} for folder in (out, straight)]
-            assert names[0] == names[1]
+            assert names[0] == names[1], names[0] ^ names[1]
             out = root / f"run {next(runs) + 1}"
 
 

@@ -170,7 +170,7 @@ def check(killed: Killed, path: Path, older: bytes | None, newer: bytes) -> None
     run.mkdir(parents=True, exist_ok=True)
     files = [file for file in run.rglob("*") if file.is_file() and file != path]
     killed.left += bool(files)
-    # The next process that writes there removes what is left, unless it is so young that its writer may still live.
+    # The next process that writes there removes what is left; it waits until that is a second old.
     for left in path.parent.glob(".splat_py-*"):
         os.utime(left, (0, 0))
     writing._cleaned.clear()
