@@ -316,10 +316,11 @@ class Model:
             ),
             "rasterize backward": self.rasterize(work, tuning, backward=True),
             "project backward": self.elementwise([find("project.projectBackward")], n, n * (44 + 36 + 36 + 44)),
-            "shade backward": self.elementwise([find("shade.shadeBackward")], n, n * (192 + 192 + 12 + 24)),
+            # Harmonics learn in it: of 48 numbers, parameters and two moments are read and written.
+            "shade backward": self.elementwise([find("shade.shadeBackward")], n, n * (48 * 24 + 12 + 24)),
             "statistics": self.elementwise([find("densify.addStatistics")], n, n * 40),
-            # Each of 59 numbers: read gradient, parameter and two moments; write the last three.
-            "adam": Time(0.0, self._memory(n * 59 * 28), 0.0, self._launch(5)),
+            # Each of the 11 other numbers: read gradient, parameter and two moments; write the last three.
+            "adam": Time(0.0, self._memory(n * 11 * 28), 0.0, self._launch(4)),
         }
 
     def _find(self, beginning: str) -> str:

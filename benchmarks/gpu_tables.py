@@ -56,9 +56,10 @@ _OTHERS = {
     "Faster-GS": (155, 852),
 }
 
-# Stages of a forward and of a backward pass; the loss, the statistics and Adam belong to neither.
-_FORWARD = ("project", "shade", "sort depths", "bin", "sort tiles", "rasterize")
-_BACKWARD = ("rasterize backward", "project backward", "shade backward")
+# Stages of a forward and of a backward pass; the loss, the statistics and Adam belong to neither. Colours' backward pass has
+# Adam in it.
+_FORWARD = ("project", "sort depths", "bin", "sort tiles", "rasterize")
+_BACKWARD = ("rasterize backward", "project backward")
 # Mesa's kernels that are not shown: at more than one pixel a thread only the default way to add up gradients is.
 _HIDDEN = re.compile(r"backward, [ACD] \w+, [248] px")
 
@@ -224,7 +225,7 @@ def ratios(static: dict[str, Any], counted: dict[str, Any]) -> str:
             cells.append("–".join(dict.fromkeys(f"{value:.1f}" for value in found)))
         return [*cells, "2"]
 
-    rows = [row("rasteriser", ("rasterize backward",), ("rasterize",)), row("all stages of both passes", _BACKWARD, _FORWARD)]
+    rows = [row("rasteriser", ("rasterize backward",), ("rasterize",)), row("all stages but colours'", _BACKWARD, _FORWARD)]
     return _table(["backward ÷ forward", *(gpu.name for gpu in GPUS), "target"], rows)
 
 

@@ -51,7 +51,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "project": ("project.projectForward", {"RAW_PARAMS": True}),
     "project, backward": ("project.projectBackward", {"RAW_PARAMS": True}),
     "shade": ("shade.shadeForward", {"FEATURES": 48, "FOURS": True}),
-    "shade, backward": ("shade.shadeBackward", {"FEATURES": 48, "FOURS": True, "ADD_TO_MEANS": True}),
+    "shade, backward": ("shade.shadeBackward", {"FEATURES": 48, "FOURS": True, "ADD_TO_MEANS": True, "LEARNS": True}),
     "count tiles": ("tiles.countTiles", {}),
     "emit intersections": ("tiles.emitIsects", {}),
     "sort, count": ("radix_sort.countDigits", _SORT),

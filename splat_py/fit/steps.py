@@ -71,9 +71,18 @@ class AdamArrays:
     second_moments: Array
 
     @classmethod
-    def of(cls, arrays: Mapping[str, Array], name: str) -> Self:
+    def of(cls, arrays: Mapping[str, Array], name: str, **others: Any) -> Self:
         """Pick the arrays of a parameter by its name in checkpoints: the parameter itself and its two moments."""
-        return cls(*(arrays[other] for other in with_moments(name)))
+        return cls(*(arrays[other] for other in with_moments(name)), **others)
+
+
+@dataclass(frozen=True)
+class AdamRows(AdamArrays):
+    """Rows of whole float4s that learn where their gradients are computed, with all that their step needs."""
+
+    settings: AdamSettings
+    head_rate: float
+    status: Array
 
 
 def with_moments(name: str) -> list[str]:

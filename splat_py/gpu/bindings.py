@@ -3,7 +3,7 @@
 A kernel's globals are buffers, numbers, and structs of both. A struct's value is a Python object, most often a dataclass, with
 the struct's fields as attributes: `viewmats` of `uniform Cameras cameras` is `cameras.viewmats`. Slang's names have Python's
 spelling: `isectOffsets` is `isect_offsets`. An attribute that is None leaves its buffers unbound, for specialisations that do
-not read them.
+not read them. A struct that is None has zeros for its numbers, too.
 """
 
 import re
@@ -109,6 +109,8 @@ class Bindings:
                     buffers[name] = found
                 elif found is not None:
                     uniforms[name] = found
+                elif value is None and attributes:
+                    uniforms[name] = 0
             self._check_fields(argument, type(value))
         return uniforms, buffers
 

@@ -44,15 +44,6 @@ class ColorModel:
     features: int
     weights: int = 0
 
-    def constants(self) -> dict[str, str | int | UserType]:
-        """The constants and types that specialise the kernels."""
-        constants: dict[str, str | int | UserType] = {"FEATURES": self.features}
-        if self.type != "SphericalHarmonics":
-            constants["Color"] = self.type
-        if self.weights:
-            constants["WEIGHTS"] = self.weights
-        return constants
-
 
 def harmonics(degree: int, as_color: bool = True) -> ColorModel:
     """Spherical harmonics: max(0, Σ Y_k sh_k + ½), or with `as_color` off the sum itself."""
@@ -157,18 +148,23 @@ class Shading:
         recorder: Recorder,
         v_colors: StridedRows,
         v_means: Array,
-        v_features: FeatureArrays,
+        v_features: FeatureArrays | None,
         v_cameras: Array,
         add_to_means: bool = False,
         v_weights: Array | None = None,
         summed: bool = False,
+        learnt: object = None,
     ) -> None:
         """Turn gradients of colours into those of features and means, overwritten (with `add_to_means`, means added to).
-        Gradients of cameras and weights are added to. `summed` adds up features' over cameras before they are stored."""
+        Gradients of cameras are added to. `summed` adds up features' over cameras before they are stored.
+        Features in float4s that one camera sees may learn at once, as `AdamRows` (kernels/adam.slang), without `v_features`."""
         recorder.stage("shade backward")
         options, scenes, per_scene = self.options, self.cameras.scenes, self._per_scene
         of_cameras = SharedRows.over(recorder, v_cameras, per_scene, options)
-        of_weights = None if v_weights is None else SharedRows.over(recorder, v_weights, per_scene, options, scenes)
+        of_weights = None
+        if v_weights is not None:
+            recorder.clear(v_weights)
+            of_weights = SharedRows.over(recorder, v_weights, per_scene, options, scenes)
         self._dispatch(
             recorder,
             "shadeBackward",
@@ -176,8 +172,10 @@ class Shading:
             v_colors=v_colors,
             v_means=v_means,
             v_features=v_features,
+            learnt=learnt,
             v_cameras=of_cameras,
             v_weights=of_weights,
+            LEARNS=learnt is not None,
             ADD_TO_MEANS=add_to_means,
             SUMMED=summed or self.features.halves is not None,
         )
@@ -191,11 +189,6 @@ class Shading:
         return self.means.size // 3 // self.cameras.scenes
 
     def _dispatch(self, recorder: Recorder, entry: str, groups: tuple[int, int, int], **arguments: Any) -> None:
-        constants: dict[str, Any] = {**self.color.constants()}
-        if self.features.halves is not None:
-            constants["HALVES"] = True
-        if self.features.fours is not None:
-            constants["FOURS"] = True
         recorder.dispatch(
             "shade",
             entry,
@@ -210,7 +203,11 @@ class Shading:
             splats=self.colors.size // 3,
             ids=self.ids,
             options=self.options,
-            **constants,
+            HALVES=self.features.halves is not None,
+            FOURS=self.features.fours is not None,
+            FEATURES=self.color.features,
+            WEIGHTS=self.color.weights,
+            Color=self.color.type,
             **arguments,
         )
 
@@ -375,8 +372,6 @@ def _gradients(
     of_features = FeatureArrays.of(v_features, stored, halves)
     with device.recording() as recorder:
         recorder.clear(v_cameras)
-        if v_weights is not None:
-            recorder.clear(v_weights)
         # CPU drivers have memory for registers.
         summed = device.software and work.cameras.per_scene > 1
         work.record_backward(recorder, view, v_means, of_features, v_cameras, v_weights=v_weights, summed=summed)

@@ -205,6 +205,12 @@ class TrainConfig:
     def has_harmonics(self) -> bool:
         return self.color == "SphericalHarmonics" and not self.color_source
 
+    @property
+    def learns_in_shading(self) -> bool:
+        """True if harmonics take Adam's step in their backward pass, which then stores no gradient. It must be that of the only
+        photograph, and rows must be whole float4s, which they are for odd degrees."""
+        return self.has_harmonics and self.photographs == 1 and self.sh_degree % 2 == 1
+
     def degree_at(self, step: int) -> int:
         """Return the degree in use at a step; short runs raise it earlier."""
         interval = max(min(self.sh_interval, self.steps // (4 * max(self.sh_degree, 1))), 1)

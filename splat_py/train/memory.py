@@ -116,7 +116,7 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
     extras = len(config.parameters())
     groups = [3, 4, 3, 1, features] + [extras] * bool(extras)
     state = _rows(count, [*groups * 3, 1, 1, 1])
-    parameters = state + _rows(count, groups[:5])
+    parameters = state + _rows(count, groups[: 4 if config.learns_in_shading else 5])
     channels = 4 if config.depth_lambda else 3
     row = 6 + channels + extras
     splats = _rows(count, [2, 1, 3, 1, 2, 3, row, 1])

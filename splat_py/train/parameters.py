@@ -4,13 +4,14 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from splat_py.fit.steps import Adam, AdamArrays, with_moments
+from splat_py.fit.steps import Adam, AdamArrays, AdamRows, with_moments
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
@@ -54,6 +55,8 @@ class Parameters:
     """
 
     STATISTICS = ("gradient_norms", "times_seen", "max_radii")
+    # Harmonics may need none (`harmonics_step`).
+    v_features = cached_property[Array](lambda self: self.device.memory.empty(self.features.shape))
 
     def __init__(self, device: Device, state: Mapping[str, NDArray[np.float32] | Array]) -> None:
         memory = device.memory
@@ -67,7 +70,6 @@ class Parameters:
         self.weights = self.arrays.get(WEIGHTS)
         empty = device.memory.empty
         self.v_gaussians = self.gaussians.map(lambda array: empty(array.shape))
-        self.v_features = empty(self.features.shape)
         self.v_weights = None if self.weights is None else empty(self.weights.shape)
 
     @classmethod
@@ -123,6 +125,12 @@ class Parameters:
             **arrays,
         )
 
+    def harmonics_step(self, config: TrainConfig, step: int, status: Array) -> AdamRows:
+        """Return the step of Adam that harmonics take in their backward pass if `config.learns_in_shading`."""
+        head_rate = config.short_run_lr_scale * config.sh0_lr
+        adam = _ADAM.settings(step, head_rate / 20)
+        return AdamRows.of(self.arrays, "sh", settings=adam, head_rate=head_rate, status=status)
+
     def record_adam(
         self,
         recorder: Recorder,
@@ -132,7 +140,8 @@ class Parameters:
         v_extras: StridedRows | None,
         status: Array,
     ) -> None:
-        """Take one Adam step on every group (kernels/optimize.slang). Gradients are means over `config.photographs`."""
+        """Take one Adam step on every group but that of `harmonics_step` (kernels/optimize.slang). Gradients are means over
+        `config.photographs`."""
         recorder.stage("adam")
         v, faster, haste = self.v_gaussians, math.sqrt(config.photographs), config.short_run_lr_scale
         # Learning rates and gradients.
@@ -142,10 +151,10 @@ class Parameters:
             "log_scales": (config.scales_lr * math.sqrt(haste) * faster, v.scales),
             "logit_opacities": (config.opacities_lr * math.sqrt(haste) * faster, v.opacities),
         }
-        if "sh" in self.arrays:
-            groups["sh"] = haste * config.sh0_lr / 20 * faster, self.v_features
-        else:
+        if "sh" not in self.arrays:
             groups[FEATURES] = config.color_lr * faster, self.v_features
+        elif not config.learns_in_shading:
+            groups["sh"] = haste * config.sh0_lr / 20 * faster, self.v_features
         if self.v_weights is not None:
             groups[WEIGHTS] = config.color_lr * faster, self.v_weights
         if v_extras is not None:

@@ -150,14 +150,13 @@ class PhotographGradients:
 
         # Backward: splats' gradients, then Gaussians' and the camera's.
         rasterization.record_backward(recorder, v_render, target.v_alphas, self.v_splats)
-        v_splats, v_gaussians = StridedRows(self.v_splats, self._row), parameters.v_gaussians
+        v_splats, v_gaussians, v_weights = StridedRows(self.v_splats, self._row), parameters.v_gaussians, parameters.v_weights
         projection.record_backward(recorder, v_splats, self._v_depths, v_gaussians, capture.v_projection)
-        v_colors = replace(v_splats, offset=COLOR_OFFSET)
-        v_features, v_weights = FeatureArrays.of(parameters.v_features, features.stored), parameters.v_weights
-        if v_weights is not None:
-            recorder.clear(v_weights)
+        v_colors, v_means = replace(v_splats, offset=COLOR_OFFSET), v_gaussians.means
+        learnt = parameters.harmonics_step(self._config, step, status) if self._config.learns_in_shading else None
+        v_features = None if learnt else FeatureArrays.of(parameters.v_features, features.stored)
         shading.record_backward(
-            recorder, v_colors, v_gaussians.means, v_features, capture.v_shading, add_to_means=True, v_weights=v_weights
+            recorder, v_colors, v_means, v_features, capture.v_shading, add_to_means=True, v_weights=v_weights, learnt=learnt
         )
 
     def target_of(self, cameras: Cameras) -> _Target:

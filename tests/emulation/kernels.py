@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
+from splat_py.fit.steps import Adam, AdamRows
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Device, Tuning
 from splat_py.gpu.kernels import Recorder, UserType, constants_in, specialising
@@ -352,8 +353,10 @@ def _record_shading(
     v_features: FeatureArrays | None = None,
     weights: Array | None = None,
     adds_to_means: Iterable[bool] = (False,),
+    learnt: AdamRows | None = None,
 ) -> None:
-    """Record both passes of a shading, by default with as many features as the model needs, and gradients like them."""
+    """Record both passes of a shading, by default with as many features as the model needs, and gradients like them; and the
+    backward pass in which they learn."""
     features = features or FeatureArrays.of(empty((8, color.features)), color.features)
     radii, colors = empty((8, 2), np.int32), empty((8, 3))
     shading = Shading(SCENE.means, features, CAMERAS, radii, colors, color, options, ids, weights)
@@ -361,6 +364,8 @@ def _record_shading(
     for add in adds_to_means:
         v_arrays = SCENE.means, v_features or features, empty((1, CAMERA_ROW))
         shading.record_backward(recorder, V_SPLATS, *v_arrays, add, v_weights=weights)
+    if learnt is not None:
+        shading.record_backward(recorder, V_SPLATS, SCENE.means, None, empty((1, CAMERA_ROW)), True, learnt=learnt)
 
 
 def _record_packed(recorder: Recorder) -> None:
@@ -438,7 +443,9 @@ def _record_cameras(recorder: Recorder) -> None:
 
 
 def _record_gaussians(recorder: Recorder) -> None:
-    sh = FeatureArrays.of(empty((8, 16, 3)), 48)
+    floats = empty((8, 16, 3))
+    sh = FeatureArrays.of(floats, 48)
+    learnt = AdamRows(floats, floats, floats, Adam(1e-15).settings(0), 0.0, empty(3, np.uint32))
     for (degree, stored, mode, accumulation), camera_gradient in product(GAUSSIANS, (False, True)):
         options = Options(
             16,
@@ -449,4 +456,4 @@ def _record_gaussians(recorder: Recorder) -> None:
             native_atomics=degree < 3 or accumulation == "PerIntersection",
         )
         _record_projection(recorder, SCENE, CAMERAS, options)
-        _record_shading(recorder, harmonics(degree), options, features=sh, adds_to_means=(False, True))
+        _record_shading(recorder, harmonics(degree), options, features=sh, adds_to_means=(False, True), learnt=learnt)

@@ -5,13 +5,16 @@ import numpy.typing as npt
 import pytest
 
 import tests.reference as ref
+from splat_py import Dataset
 from splat_py.fit.steps import Adam, AdamArrays
 from splat_py.gpu.device import get_device
 from splat_py.gpu.kernels import linear_groups
 from splat_py.scene.gaussians import Gaussians
 from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import GROUPS, Parameters
+from splat_py.train.trainer import Trainer
 
+CAPTURE = 4, 32
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-15
 
 
@@ -89,6 +92,20 @@ def test_rates_of_all_groups() -> None:
     for name, rate in rates.items():
         np.testing.assert_allclose(found[name], 2 * rate, rtol=1e-2, err_msg=name)
     np.testing.assert_allclose(found["sh"][:, 0], 2 * 2.5e-3, rtol=1e-2)
+
+
+@pytest.mark.parametrize("degree", [1, 3])
+def test_harmonics_learn_in_shading_as_after_it(degree: int, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of Gaussians that a photograph does not show, while coefficients come into use."""
+    config, states = TrainConfig(steps=9, sh_degree=degree, init="random", init_num_pts=200, accumulate="pair"), []
+    for learns in (True, False):
+        monkeypatch.setattr(TrainConfig, "learns_in_shading", learns)
+        trainer = Trainer(dataset, config)
+        trainer.fit()
+        states.append(trainer.checkpoint().state)
+    assert states[0]["sh"][:, 1:].any()
+    for name, values in states[0].items():
+        np.testing.assert_array_equal(values, states[1][name], err_msg=name)
 
 
 def _learnt(parameters: npt.NDArray[np.float32], *moments: npt.NDArray[np.float32]) -> AdamArrays:
