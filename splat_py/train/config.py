@@ -207,8 +207,7 @@ class TrainConfig:
 
     @property
     def learns_in_shading(self) -> bool:
-        """True if harmonics take Adam's step in their backward pass, which then stores no gradient. It must be that of the only
-        photograph, and rows must be whole float4s, which they are for odd degrees."""
+        """True if harmonics take Adam's step in their backward pass: for one photograph, in rows of float4s (odd degrees)."""
         return self.has_harmonics and self.photographs == 1 and self.sh_degree % 2 == 1
 
     def degree_at(self, step: int) -> int:
