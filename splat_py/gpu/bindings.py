@@ -107,10 +107,8 @@ class Bindings:
                         raise BindingError(f"{self.kernel}: {argument} is a {kind} without {attribute}, for {name}")
                 if is_buffer:
                     buffers[name] = found
-                elif found is not None:
-                    uniforms[name] = found
-                elif value is None and attributes:
-                    uniforms[name] = 0
+                elif found is not None or (value is None and attributes):
+                    uniforms[name] = 0 if found is None else found
             self._check_fields(argument, type(value))
         return uniforms, buffers
 

@@ -175,7 +175,6 @@ class Shading:
             learnt=learnt,
             v_cameras=of_cameras,
             v_weights=of_weights,
-            LEARNS=learnt is not None,
             ADD_TO_MEANS=add_to_means,
             SUMMED=summed or self.features.halves is not None,
         )
@@ -189,13 +188,15 @@ class Shading:
         return self.means.size // 3 // self.cameras.scenes
 
     def _dispatch(self, recorder: Recorder, entry: str, groups: tuple[int, int, int], **arguments: Any) -> None:
+        learnt = arguments.setdefault("learnt")
         recorder.dispatch(
             "shade",
             entry,
             groups,
             means=self.means,
             gaussians_per_scene=self._per_scene,
-            features=self.features,
+            # WebGPU binds no array twice.
+            features=self.features if learnt is None else replace(self.features, fours=None),
             weights=self.weights,
             # Directions do not depend on a lens.
             cameras=replace(self.cameras, lenses=None),
@@ -205,6 +206,7 @@ class Shading:
             options=self.options,
             HALVES=self.features.halves is not None,
             FOURS=self.features.fours is not None,
+            LEARNS=learnt is not None,
             FEATURES=self.color.features,
             WEIGHTS=self.color.weights,
             Color=self.color.type,

@@ -55,7 +55,6 @@ class Parameters:
     """
 
     STATISTICS = ("gradient_norms", "times_seen", "max_radii")
-    # Harmonics may need none (`harmonics_step`).
     v_features = cached_property[Array](lambda self: self.device.memory.empty(self.features.shape))
 
     def __init__(self, device: Device, state: Mapping[str, NDArray[np.float32] | Array]) -> None:
@@ -128,8 +127,7 @@ class Parameters:
     def harmonics_step(self, config: TrainConfig, step: int, status: Array) -> AdamRows:
         """Return the step of Adam that harmonics take in their backward pass if `config.learns_in_shading`."""
         head_rate = config.short_run_lr_scale * config.sh0_lr
-        adam = _ADAM.settings(step, head_rate / 20)
-        return AdamRows.of(self.arrays, "sh", settings=adam, head_rate=head_rate, status=status)
+        return AdamRows.of(self.arrays, "sh", settings=_ADAM.settings(step, head_rate / 20), head_rate=head_rate, status=status)
 
     def record_adam(
         self,

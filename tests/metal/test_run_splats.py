@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from splat_py.fit.steps import Adam, AdamRows
 from splat_py.gpu.device import Tuning
 from splat_py.render.cameras import CAMERA_ROW, Cameras
 from splat_py.render.options import Options
@@ -42,6 +43,8 @@ from tests.render import test_rasterization as renders
 from tests.render import test_surfels as surfels
 
 WIDTH, HEIGHT = 37, 29
+# Of a step of Adam.
+STEP, RATE, HEAD_RATE, EPSILON = 2, 1e-2, 0.1, 1e-15
 
 
 def scene_over_tiles(rng: np.random.Generator, channels: int, tile_size: int, **options: Any) -> comparison.Case:
@@ -187,45 +190,57 @@ def test_without_gradients_of_cameras(degree: int, stored: bool, mode: str, accu
 
 @pytest.mark.parametrize("camera_gradient", [False, True])
 @pytest.mark.parametrize(("degree", "accumulation"), [(degree, accumulation) for degree, *_, accumulation in GAUSSIANS])
-def test_colours_add_to_the_gradients_of_means(
-    degree: int, camera_gradient: bool, accumulation: str, metal: MetalOnCpu
-) -> None:
-    """The kernel adds its result to the existing gradient, as in a training step."""
+def test_colours_in_a_training_step(degree: int, camera_gradient: bool, accumulation: str, metal: MetalOnCpu) -> None:
+    """The kernel adds to the existing gradient of means; from one camera, harmonics may learn in it."""
     rng = np.random.default_rng(degree)
     case = with_harmonics(rng, degree)
     count, array = 40, metal.memory.array
     # As in a training run, whose degree rises: some coefficients are not in use.
-    unused = 16 - case.scene.colors.shape[1]
-    all_colors = np.pad(case.scene.colors, ((0, 0), (0, unused), (0, 0)))
-    means, sh = (array(values.astype(np.float32)) for values in (case.scene.means, all_colors))
-    viewmats, Ks = (array(np.stack([getattr(c, n) for c in case.cameras]).astype(np.float32)) for n in ("viewmat", "K"))
-    cameras = Cameras(viewmats, Ks, WIDTH, HEIGHT)
-    radii = array(rng.integers(0, 2, (2, count, 2), dtype=np.int32))
+    used = case.scene.colors.shape[1]
+    all_colors = np.pad(case.scene.colors, ((0, 0), (0, 16 - used), (0, 0))).astype(np.float32)
+    means = array(case.scene.means.astype(np.float32))
+    radii = rng.integers(0, 2, (2, count, 2), dtype=np.int32)
     v_colors = rng.normal(size=(2, count, 3)).astype(np.float32)
     before = rng.normal(size=(count, 3)).astype(np.float32)
+    first, second = rng.normal(size=all_colors.shape), rng.uniform(size=all_colors.shape)
     native = degree < 3 or accumulation == "PerIntersection"
     options = Options(16, camera_gradient=camera_gradient, accumulation=accumulation, native_atomics=native)
 
-    def gradients(add: bool) -> tuple[Any, ...]:
-        v_means, v_sh = array(before), metal.memory.empty(sh.shape)
-        v_cameras = array(np.zeros((2, CAMERA_ROW), np.float32))
+    def gradients(images: int, add: bool, learns: bool = False) -> tuple[Any, ...]:
+        of = case.cameras[:images]
+        viewmats, Ks = (array(np.stack([getattr(c, n) for c in of]).astype(np.float32)) for n in ("viewmat", "K"))
+        cameras = Cameras(viewmats, Ks, WIDTH, HEIGHT)
+        sh, v_means, v_sh = array(all_colors), array(before), metal.memory.empty(all_colors.shape)
+        v_cameras, status = array(np.zeros((images, CAMERA_ROW), np.float32)), array(np.zeros(3, np.uint32))
+        moments = (array(values.astype(np.float32)) for values in (first, second))
+        learnt = AdamRows(sh, *moments, Adam(EPSILON).settings(STEP, RATE), HEAD_RATE, status) if learns else None
         with metal.recording() as recorder:
-            colors, features = metal.memory.empty((2, count, 3)), FeatureArrays.of(sh, sh.size // count)
-            shading = Shading(means, features, cameras, radii, colors, harmonics(degree), options)
+            colors, features = metal.memory.empty((images, count, 3)), FeatureArrays.of(sh, sh.size // count)
+            shading = Shading(means, features, cameras, array(radii[:images]), colors, harmonics(degree), options)
             shading.record(recorder)
-            v_features = FeatureArrays.of(v_sh, sh.size // count)
-            shading.record_backward(recorder, StridedRows(array(v_colors), 3), v_means, v_features, v_cameras, add)
-        return v_means.numpy(), v_sh.numpy(), v_cameras.numpy()
+            v_features = None if learns else FeatureArrays.of(v_sh, sh.size // count)
+            v = StridedRows(array(v_colors[:images]), 3)
+            shading.record_backward(recorder, v, v_means, v_features, v_cameras, add, learnt=learnt)
+        return v_means.numpy(), (sh if learns else v_sh).numpy(), v_cameras.numpy()
 
     def check() -> None:
-        (added, v_sh, v_cameras), (alone, *others) = gradients(True), gradients(False)
+        (added, v_sh, v_cameras), (alone, *others) = gradients(2, True), gradients(2, False)
         np.testing.assert_allclose(added, before + alone, rtol=1e-6, atol=1e-6)
         assert alone.any() == (degree > 0)
         np.testing.assert_array_equal(v_sh, others[0])
         np.testing.assert_allclose(v_cameras, others[1], rtol=1e-4, atol=1e-4)
         assert v_cameras.any() == (camera_gradient and degree > 0)
 
+    def check_learnt() -> None:
+        (_, v_sh, _), (_, learnt, _) = gradients(1, True), gradients(1, True, learns=True)
+        rates = np.full((16, 3), RATE)
+        rates[0] = HEAD_RATE
+        m, v = 0.9 * first + 0.1 * v_sh, 0.999 * second + 0.001 * v_sh.astype(np.float64) ** 2
+        step = m / (1 - 0.9 ** (STEP + 1)) / (np.sqrt(v / (1 - 0.999 ** (STEP + 1))) + EPSILON)
+        np.testing.assert_allclose(learnt[:, :used], (all_colors - rates * step)[:, :used], rtol=1e-5, atol=1e-6)
+
     every_order(metal, check)
+    every_order(metal, check_learnt)
 
 
 @pytest.mark.parametrize(
