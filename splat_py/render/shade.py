@@ -141,7 +141,7 @@ class Shading:
     def record(self, recorder: Recorder) -> None:
         """Write `colors`."""
         recorder.stage("shade")
-        self._dispatch(recorder, "shadeForward", linear_groups(self.colors.size // 3), colors=self.colors)
+        self._dispatch(recorder, "shadeForward", linear_groups(self.colors.size // 3), colors=self.colors, learnt=None)
 
     def record_backward(
         self,
@@ -188,7 +188,6 @@ class Shading:
         return self.means.size // 3 // self.cameras.scenes
 
     def _dispatch(self, recorder: Recorder, entry: str, groups: tuple[int, int, int], **arguments: Any) -> None:
-        learnt = arguments.setdefault("learnt")
         recorder.dispatch(
             "shade",
             entry,
@@ -196,7 +195,7 @@ class Shading:
             means=self.means,
             gaussians_per_scene=self._per_scene,
             # WebGPU binds no array twice.
-            features=self.features if learnt is None else replace(self.features, fours=None),
+            features=self.features if arguments["learnt"] is None else replace(self.features, fours=None),
             weights=self.weights,
             # Directions do not depend on a lens.
             cameras=replace(self.cameras, lenses=None),
@@ -206,7 +205,7 @@ class Shading:
             options=self.options,
             HALVES=self.features.halves is not None,
             FOURS=self.features.fours is not None,
-            LEARNS=learnt is not None,
+            LEARNS=arguments["learnt"] is not None,
             FEATURES=self.color.features,
             WEIGHTS=self.color.weights,
             Color=self.color.type,

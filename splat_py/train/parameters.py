@@ -125,9 +125,10 @@ class Parameters:
         )
 
     def harmonics_step(self, config: TrainConfig, step: int, status: Array) -> AdamRows:
-        """Return the step of Adam that harmonics take in their backward pass if `config.learns_in_shading`."""
-        head_rate = config.short_run_lr_scale * config.sh0_lr
-        return AdamRows.of(self.arrays, "sh", settings=_ADAM.settings(step, head_rate / 20), head_rate=head_rate, status=status)
+        """Return the step of Adam of harmonics, which they take in their backward pass if `config.learns_in_shading`."""
+        head_rate = config.short_run_lr_scale * config.sh0_lr * math.sqrt(config.photographs)
+        settings = _ADAM.of_batch(config.photographs).settings(step, head_rate / 20)
+        return AdamRows.of(self.arrays, "sh", settings=settings, head_rate=head_rate, status=status)
 
     def record_adam(
         self,
@@ -138,8 +139,8 @@ class Parameters:
         v_extras: StridedRows | None,
         status: Array,
     ) -> None:
-        """Take one Adam step on every group but that of `harmonics_step` (kernels/optimize.slang). Gradients are means over
-        `config.photographs`."""
+        """Take one Adam step on every group, except harmonics if `config.learns_in_shading` (kernels/optimize.slang). Gradients
+        are means over `config.photographs`."""
         recorder.stage("adam")
         v, faster, haste = self.v_gaussians, math.sqrt(config.photographs), config.short_run_lr_scale
         # Learning rates and gradients.
@@ -152,7 +153,8 @@ class Parameters:
         if "sh" not in self.arrays:
             groups[FEATURES] = config.color_lr * faster, self.v_features
         elif not config.learns_in_shading:
-            groups["sh"] = haste * config.sh0_lr / 20 * faster, self.v_features
+            harmonics = self.harmonics_step(config, step, status)
+            groups["sh"] = harmonics.settings.rate, self.v_features
         if self.v_weights is not None:
             groups[WEIGHTS] = config.color_lr * faster, self.v_weights
         if v_extras is not None:
@@ -162,7 +164,7 @@ class Parameters:
             arguments: dict[str, Any] = {"active": 1, "head_rate": 0.0, "least": 0.0, "largest": 0.0, "ROW": 1, "HEAD": 0}
             if name == "sh":
                 arguments |= {"ROW": 3 * self.features.shape[1], "HEAD": 3}
-                arguments |= {"active": 3 * (config.degree_at(step) + 1) ** 2, "head_rate": haste * config.sh0_lr * faster}
+                arguments |= {"active": 3 * (config.degree_at(step) + 1) ** 2, "head_rate": harmonics.head_rate}
             elif name == EXTRAS and v_extras is not None:
                 limits = list(config.parameters().values())
                 arguments |= {"active": len(limits), "ROW": len(limits), "STRIDE": v_extras.stride, "OFFSET": v_extras.offset}

@@ -88,6 +88,8 @@ def test_structs() -> None:
     bindings, array = Bindings.of("tiles", "findMaxTileCount"), get_device().memory.empty(4, np.uint32)
     numbers, buffers = bindings.values({"grid": TileGrid(16, 2, 3, 4), "tile_offsets": array})
     assert numbers == {"grid.columns": 2, "grid.rows": 3, "grid.cameras": 4} and buffers == {"tileOffsets": array}
+    # A specialisation may not read a struct at all.
+    assert bindings.values({"grid": None, "tile_offsets": array})[0] == dict.fromkeys(numbers, 0)
     with pytest.raises(BindingError, match="grid is a Grid; its struct lacks tiles"):
         bindings.values({"grid": Grid(2, 3, 4, array)})
     with pytest.raises(BindingError, match=r"grid is a NarrowGrid without rows, for grid\.rows"):

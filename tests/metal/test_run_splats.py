@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import tests.reference as ref
 from splat_py.fit.steps import Adam, AdamRows
 from splat_py.gpu.device import Tuning
 from splat_py.render.cameras import CAMERA_ROW, Cameras
@@ -43,8 +44,8 @@ from tests.render import test_rasterization as renders
 from tests.render import test_surfels as surfels
 
 WIDTH, HEIGHT = 37, 29
-# Of a step of Adam.
-STEP, RATE, HEAD_RATE, EPSILON = 2, 1e-2, 0.1, 1e-15
+# Adam's third step, and its learning rates.
+STEP, RATE, HEAD_RATE = 2, 1e-2, 0.1
 
 
 def scene_over_tiles(rng: np.random.Generator, channels: int, tile_size: int, **options: Any) -> comparison.Case:
@@ -213,7 +214,7 @@ def test_colours_in_a_training_step(degree: int, camera_gradient: bool, accumula
         sh, v_means, v_sh = array(all_colors), array(before), metal.memory.empty(all_colors.shape)
         v_cameras, status = array(np.zeros((images, CAMERA_ROW), np.float32)), array(np.zeros(3, np.uint32))
         moments = (array(values.astype(np.float32)) for values in (first, second))
-        learnt = AdamRows(sh, *moments, Adam(EPSILON).settings(STEP, RATE), HEAD_RATE, status) if learns else None
+        learnt = AdamRows(sh, *moments, Adam(1e-15).settings(STEP, RATE), HEAD_RATE, status) if learns else None
         with metal.recording() as recorder:
             colors, features = metal.memory.empty((images, count, 3)), FeatureArrays.of(sh, sh.size // count)
             shading = Shading(means, features, cameras, array(radii[:images]), colors, harmonics(degree), options)
@@ -235,9 +236,8 @@ def test_colours_in_a_training_step(degree: int, camera_gradient: bool, accumula
         (_, v_sh, _), (_, learnt, _) = gradients(1, True), gradients(1, True, learns=True)
         rates = np.full((16, 3), RATE)
         rates[0] = HEAD_RATE
-        m, v = 0.9 * first + 0.1 * v_sh, 0.999 * second + 0.001 * v_sh.astype(np.float64) ** 2
-        step = m / (1 - 0.9 ** (STEP + 1)) / (np.sqrt(v / (1 - 0.999 ** (STEP + 1))) + EPSILON)
-        np.testing.assert_allclose(learnt[:, :used], (all_colors - rates * step)[:, :used], rtol=1e-5, atol=1e-6)
+        expected, *_ = ref.adam_step(all_colors, v_sh.astype(np.float64), first, second, STEP + 1, lr=rates)
+        np.testing.assert_allclose(learnt[:, :used], expected[:, :used], rtol=1e-5, atol=1e-6)
 
     every_order(metal, check)
     every_order(metal, check_learnt)

@@ -96,7 +96,7 @@ def test_rates_of_all_groups() -> None:
 
 @pytest.mark.parametrize("degree", [1, 3])
 def test_harmonics_learn_in_shading_as_after_it(degree: int, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those of Gaussians that a photograph does not show, while coefficients come into use."""
+    """Gaussians that a photograph does not show learn alike, too, and coefficients that come into use later."""
     config, states = TrainConfig(steps=9, sh_degree=degree, init="random", init_num_pts=200, accumulate="pair"), []
     for learns in (True, False):
         monkeypatch.setattr(TrainConfig, "learns_in_shading", learns)
