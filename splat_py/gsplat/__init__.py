@@ -6,10 +6,13 @@ contradict each other, `use` says which is followed.
 """
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
+from typing import Any
 
 from splat_py.base.lazy import lazy
-from splat_py.gsplat.unsupported import EXPERIMENTAL as _EXPERIMENTAL
+from splat_py.gsplat import unsupported as _unsupported
 from splat_py.gsplat.unsupported import NAMES as _UNSUPPORTED
 from splat_py.gsplat.version import __version__
 
@@ -33,19 +36,9 @@ _PUBLIC = _STAGES | {
     "compression": ("PngCompression",),
     "utils": ("export_splats",),
     "losses": (
-        "create_ssim_window",
-        "depth_l1_loss",
-        "gaussian_density_reg",
-        "gaussian_scale_reg",
-        "gaussian_z_scale_reg",
-        "l1_loss",
-        "mse_loss",
-        "opacity_reg_loss",
-        "out_of_bound_loss",
-        "scale_reg_loss",
-        "ssim_loss",
-        "torch_ssim_loss",
-        "total_variation_loss",
+        *("FusedGaussianLosses", "create_ssim_window", "depth_l1_loss", "gaussian_density_reg", "gaussian_scale_reg"),
+        *("gaussian_z_scale_reg", "l1_loss", "mse_loss", "opacity_reg_loss", "out_of_bound_loss", "scale_reg_loss"),
+        *("ssim_loss", "torch_ssim_loss", "total_variation_loss"),
     ),
     "strategy.ops": ("SelectiveAdam",),
     "rendering": (*_CAMERA_TYPES, *_CONFIGS, "RasterizeMode", "RenderMode", "rasterization", "rasterization_2dgs"),
@@ -54,33 +47,25 @@ _PUBLIC = _STAGES | {
     "version": ("use",),
     "splat_py.train.evaluation": _COLOR_CORRECT,
 }
+_Homes = dict[str, tuple[str, ...]]
+_ADAM: _Homes = {"strategy.ops": ("SelectiveAdam",)}
+_SCHEDULES: _Homes = {"schedules": ("TwoStageScheduleStep", "TwoStageScheduler")}
+_STAGE: _Homes = {"scene": ("Stage",)}
 # gsplat's modules without a file here: their names are defined in other modules.
-_PATHS: dict[str, dict[str, tuple[str, ...]]] = {
-    "_helper": {"utils": ("load_test_data",)},
+_PATHS: dict[str, _Homes] = {
+    "_helper": {
+        "assertions": (
+            *("assert_shape", "ensure_shape", "expand_named_params", "expect_call", "expect_group", "expect_true"),
+            *("assert_close", "assert_grad_sparsity", "assert_mismatch_ratio"),
+            *("expect_close", "expect_grad_sparsity", "expect_mismatch_ratio"),
+        ),
+        "utils": ("load_test_data",),
+    },
     "color_correct": {"splat_py.train.evaluation": _COLOR_CORRECT},
+    "compression.png_compression": {"compression": ("PngCompression",)},
+    "compression.sort": {"compression": ("sort_splats",)},
     "cuda": {},
     "cuda._constants": {"rendering": ("ALPHA_THRESHOLD", "MIN_COMPENSATION")},
-    "cuda._torch_impl": {
-        "torch_impl": (
-            "_eval_sh_bases_fast",
-            "_fisheye_proj",
-            "_fully_fused_projection",
-            "_isect_offset_encode",
-            "_isect_tiles",
-            "_ortho_proj",
-            "_persp_proj",
-            "_quat_scale_to_covar_preci",
-            "_quat_scale_to_matrix",
-            "_quat_to_rotmat",
-            "_rasterize_to_pixels",
-            "_spherical_harmonics",
-            "_world_to_cam",
-            "accumulate",
-        ),
-    },
-    "cuda._torch_impl_2dgs": {
-        "torch_impl": ("_fully_fused_projection_2dgs", "_rasterize_to_pixels_2dgs", "accumulate_2dgs"),
-    },
     "cuda._wrapper": {
         **_STAGES,
         "rendering": (*_CAMERA_TYPES, "UnscentedTransformParameters"),
@@ -88,38 +73,68 @@ _PATHS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "distributed": {"utils": ("cli",)},
     "exporter": {"utils": ("export_splats", "load_ply_to_splats")},
-    "experimental": {"unsupported": _EXPERIMENTAL},
-    "optimizers": {"strategy.ops": ("SelectiveAdam",)},
+    "experimental": {},
+    "losses_fused": {"losses": ("FusedGaussianLosses",)},
+    "optimizers": _ADAM,
+    "optimizers.selective_adam": _ADAM,
     "profile": {"utils": ("profiler", "timeit")},
     "relocation": {"strategy.ops": ("compute_relocation",)},
-    "stage": {"scene": ("Stage",)},
+    "scene.components": {"scene": ("GaussianInferenceScene", "GaussianScene", "Scene")},
+    "scene.components.base": {"scene": ("Scene",)},
+    "scene.components.gaussian_scene": {"scene": ("GaussianScene",)},
+    "stage": _STAGE,
+    "stage.components": _STAGE,
+    "stage.components.stage": _STAGE,
+    "strategy.base": {"strategy": ("Strategy",)},
+    "strategy.default": {"strategy": ("DefaultStrategy",)},
+    "strategy.mcmc": {"strategy": ("MCMCStrategy",)},
+    "training": _SCHEDULES,
+    "training.schedulers": _SCHEDULES,
 }
+# gsplat's torch references, which stay its own, so that its tests compare with it.
+_OWN = (
+    *("cuda._math", "cuda._torch_cameras", "cuda._torch_external_distortion", "cuda._torch_impl", "cuda._torch_impl_2dgs"),
+    *("cuda._torch_impl_eval3d", "cuda._torch_impl_lidar", "cuda._torch_impl_ut", "cuda._torch_lidars"),
+)
 
 
-def _homes(names: dict[str, tuple[str, ...]]) -> dict[str, str]:
+def _homes(names: _Homes) -> dict[str, str]:
     """The module of each name."""
     return {
         name: home if home.startswith("splat_py") else f"{__name__}.{home}" for home, group in names.items() for name in group
     }
 
 
-def _register(path: str) -> None:
-    """Register a module splat_py.gsplat.PATH for names that are defined elsewhere."""
+def _own(path: str, name: str) -> Any:
+    from splat_py.gsplat.torch_impl import own_package
+
+    return getattr(own_package(path), name)
+
+
+def _register(path: str, find: Callable[[str], Any], names: tuple[str, ...] = ()) -> None:
+    """Register a module splat_py.gsplat.PATH for names that are defined elsewhere, where `find` finds them."""
     name = f"{__name__}.{path}"
-    homes = _homes(_PATHS[path])
-    module = ModuleType(name, f"The names of `gsplat.{path}`.")
-    inside = {child.removeprefix(f"{path}."): f"{__name__}.{child}:" for child in _PATHS if child.startswith(f"{path}.")}
-    module.__dict__["__getattr__"], module.__dict__["__dir__"] = lazy(name, homes | inside)
-    module.__dict__["__all__"] = list(homes)
-    sys.modules[name] = module
+    module = sys.modules[name] = ModuleType(name, f"The names of `gsplat.{path}`.")
+
+    def attribute(wanted: str) -> Any:
+        if wanted.startswith("__"):
+            raise AttributeError(f"module {name!r} has no attribute {wanted!r}")
+        return sys.modules.get(f"{name}.{wanted}") or find(wanted)
+
+    module.__dict__.update(__getattr__=attribute, __all__=list(names), __dir__=lambda: sorted({*vars(module), *names}))
 
 
-for _path in _PATHS:
-    _register(_path)
+for _path, _names in _PATHS.items():
+    _known = _homes(_names | {"unsupported": (*_names.get("unsupported", ()), *_unsupported.BY_MODULE.get(_path, ()))})
+    _register(_path, lazy(f"{__name__}.{_path}", _known)[0], tuple(_known))
+for _path in _OWN:
+    _register(_path, partial(_own, _path))
+for _path in _unsupported.MODULES:
+    _register(_path, _unsupported.refused)
 
 _MODULES = (
-    *("compression", "losses", "rendering", "scene", "strategy", "utils", "version"),
-    *(path for path in _PATHS if "." not in path),
+    *("compression", "init_utils", "losses", "regularizers", "rendering", "scene", "strategy", "trace", "utils", "version"),
+    *(path for path in (*_PATHS, *_unsupported.MODULES) if "." not in path),
 )
 __getattr__, __dir__ = lazy(__name__, _homes(_PUBLIC) | {name: f"{__name__}.{name}:" for name in _MODULES})
 

@@ -9,12 +9,22 @@ from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gpu.tensors import check_shape
 
 
+class ArgumentError(SplatError, AssertionError):
+    """An argument does not fit. Also a ValueError and an AssertionError; gsplat raises one or the other."""
+
+
+def check_same(name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
+    """Raise ArgumentError unless two tensors have the same shape."""
+    if tensor.shape != other.shape:
+        raise ArgumentError(f"{name} has shape {list(tensor.shape)} and {other_name} {list(other.shape)}; give equal shapes")
+
+
 def leading(name: str, tensor: Tensor, *last: int | str) -> tuple[int, ...]:
     """The leading dimensions of a tensor. SplatError unless its last dimensions are `last`; text allows any size."""
     count = len(last)
     tail = tuple(tensor.shape[max(tensor.dim() - count, 0) :])
     if len(tail) < count or any(isinstance(want, int) and have != want for have, want in zip(tail, last, strict=True)):
-        raise SplatError(f"{name} has shape {list(tensor.shape)}; expected [..., {', '.join(map(str, last))}]")
+        raise ArgumentError(f"{name} has shape {list(tensor.shape)}; expected [..., {', '.join(map(str, last))}]")
     return tuple(tensor.shape[: tensor.dim() - count])
 
 

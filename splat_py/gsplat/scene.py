@@ -1,5 +1,6 @@
 """gsplat's container of Gaussians, whose extra tensors follow row changes by strategies, and its list of scenes."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -8,6 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter, ParameterDict
 
 from splat_py.base.errors import SplatError
+from splat_py.gsplat.unsupported import GaussianInferenceScene, SHCompressionMode  # noqa: F401
 
 # Parameters that every scene and every strategy needs.
 REQUIRED = ("means", "scales", "quats", "opacities")
@@ -19,7 +21,30 @@ class SceneError(SplatError, ValueError, KeyError):
     __str__ = Exception.__str__
 
 
-class GaussianScene:
+class Scene(ABC):
+    """A scene with an `id`, the name on a `Stage`, for scripts to derive from. Strategies report every change of rows with
+    the methods of `GaussianScene` that begin with `on_`; here they do nothing."""
+
+    def __init__(self, id: str) -> None:
+        if not isinstance(id, str) or not id:
+            raise SceneError(f"id is {id!r}; give the scene a name that is not empty")
+        self.id = id
+
+    @abstractmethod
+    def put(self, name: str, component: Any) -> None:
+        """Add a component."""
+
+    @abstractmethod
+    def get(self, component: str) -> Any:
+        """A component by its name."""
+
+    def on_duplicate(self, *rows: Any, **named: Any) -> None:  # noqa: B027, optional to override
+        """No tensor follows."""
+
+    on_split = on_remove = on_relocate = on_sample_add = on_permute = on_duplicate
+
+
+class GaussianScene(Scene):
     """Gaussians of one or several concatenated components for a `Stage` to render. Strategies report every change of rows with
     `on_duplicate` and similar methods, which get row indices or a mask.
 
@@ -31,9 +56,7 @@ class GaussianScene:
     """
 
     def __init__(self, id: str) -> None:
-        if not isinstance(id, str) or not id:
-            raise SceneError(f"id is {id!r}; give the scene a name that is not empty")
-        self.id = id
+        super().__init__(id)
         self.splats = ParameterDict()
         self.signal: dict[str, Tensor] = {}
         self.component_names: list[str] = []

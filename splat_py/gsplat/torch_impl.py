@@ -14,22 +14,18 @@ _PROJECTIONS = {"pinhole": "_persp_proj", "ortho": "_ortho_proj", "fisheye": "_f
 
 
 class MissingPackageError(SplatError, ImportError):
-    """gsplat's own package is not installed."""
+    """gsplat's own package is not installed, or it is too old."""
 
 
 def own_package(module: str) -> Any:
+    """gsplat's own module. MissingPackageError if the installed package lacks it."""
     try:
         return import_module(f"gsplat.{module}")
     except ImportError as error:
         raise MissingPackageError(
-            f"gsplat.{module} belongs to gsplat's own package, which cannot be imported ({error}); pip install gsplat==1.5.3"
+            f"gsplat.{module} belongs to gsplat's own package, which cannot be imported ({error}); pip install gsplat==1.5.3, "
+            "or install 1.6 from gsplat's repository for what is new in it"
         ) from error
-
-
-def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(own_package("cuda._torch_impl_2dgs" if name.endswith("_2dgs") else "cuda._torch_impl"), name)
 
 
 def quat_scale_to_covar_preci(

@@ -1,5 +1,6 @@
 """gsplat's unsupported names: scripts can import them; a call raises NotImplementedError."""
 
+from itertools import chain
 from typing import Any, NoReturn
 
 NAMES = (
@@ -7,8 +8,6 @@ NAMES = (
     "fully_fused_projection_with_ut",
     "rasterize_to_pixels_eval3d",
     "rasterize_to_pixels_eval3d_extra",
-    # several losses in one kernel
-    "FusedGaussianLosses",
     # other renderers
     "rasterization_2dgs_inria_wrapper",
     "rasterization_inria_wrapper",
@@ -50,9 +49,33 @@ EXPERIMENTAL = (
     "render_scene",
 )
 
+# Further names by module.
+BY_MODULE = {
+    "_helper": (
+        *("assert_close_with_boundary_band", "assert_grad_reference_close", "expect_close_with_boundary_band"),
+        *("expect_grad_reference_close", "get_inlier_abserror_mask"),
+    ),
+    "cuda._wrapper": (
+        *("ExternalDistortionReferencePolynomial", "FOV", "_make_lazy_cuda_cls", "_make_lazy_cuda_func", "_make_lazy_cuda_obj"),
+        *("adam", "persp_proj", "renderer_config_mixed_batch", "renderer_config_parallel_batch"),
+    ),
+    "distributed": ("all_gather_int32", "all_gather_tensor_list", "all_to_all_int32", "all_to_all_tensor_list"),
+    "experimental": EXPERIMENTAL,
+    "profile": ("ProfileWorkload", "capture_inputs", "main"),
+    "scene": ("SHCompressionMode",),
+}
+# Modules whose names are all refused: CUDA's, lidars, sensors and their geometry, deformations, quantised scenes.
+MODULES = (
+    *("_lazy_backend", "contrib", "cuda._backend", "cuda._lidar", "cuda._losses_wrapper", "cuda.build"),
+    *(f"contrib.dynamic{part}" for part in ("", ".deformation", ".hexplane", ".regulation", ".strategy")),
+    *(f"experimental.render{part}" for part in ("", ".components", ".functional", ".kernels", ".types")),
+    *("geometry", "geometry.functional", "geometry.kernels", "scene.components.gaussian_inference_scene", "scene.functional"),
+    *("scene.functional.gaussian_inference", "scene.kernels", "scene.sh_compression", "sensors", "sensors.functional"),
+    *("sensors.kernels", "sensors.models", "sensors.models.cameras", "sensors.models.common", "sensors.models.lidars"),
+)
+
 # Supported replacements.
 _IN_PLACE = {
-    "FusedGaussianLosses": "the losses of splat_py.gsplat.losses, one by one",
     "fully_fused_projection_with_ut": "rasterization(..., with_ut=True)",
     "rasterization_2dgs_inria_wrapper": "rasterization_2dgs",
     "rasterization_inria_wrapper": "rasterization",
@@ -79,10 +102,15 @@ class _Unsupported(type):
         _refuse(cls.__name__)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in (*NAMES, *EXPERIMENTAL):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def refused(name: str) -> type:
+    """A class that stands for one of gsplat's names, and raises NotImplementedError when used."""
     return _Unsupported(name, (), {"__doc__": f"gsplat's `{name}`, which is not supported; raises NotImplementedError."})
+
+
+def __getattr__(name: str) -> Any:
+    if name not in (*NAMES, *chain(*BY_MODULE.values())):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return refused(name)
 
 
 def has_3dgs() -> bool:

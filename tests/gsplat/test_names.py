@@ -14,7 +14,7 @@ import torch
 
 import splat_py.gsplat as package
 from splat_py import rasterization
-from splat_py.gsplat import rendering, unsupported
+from splat_py.gsplat import rendering, torch_impl, unsupported
 from splat_py.gsplat import utils as launch
 from splat_py.gsplat.rendering import RenderMode
 from splat_py.gsplat.utils import load_test_data
@@ -23,10 +23,14 @@ from tests.refusals import refused
 # Names that gsplat's tests and examples, and nerfstudio's splatfacto, import.
 IMPORTED = {
     "": "rasterization rasterization_2dgs export_splats",
-    "._helper": "load_test_data",
+    "._helper": "load_test_data assert_close assert_grad_reference_close expect_close expect_group",
     ".compression": "PngCompression",
+    ".compression.png_compression": "PngCompression",
+    ".contrib.dynamic": "DynamicStrategy",
+    ".cuda._lidar": "compute_tiling",
     ".cuda._torch_impl": "_eval_sh_bases_fast _fisheye_proj _fully_fused_projection _isect_offset_encode _isect_tiles "
     "_ortho_proj _persp_proj _quat_scale_to_covar_preci _rasterize_to_pixels _spherical_harmonics _world_to_cam accumulate",
+    ".cuda._torch_impl_2dgs": "_fully_fused_projection_2dgs _rasterize_to_pixels_2dgs accumulate_2dgs",
     ".cuda._wrapper": "fully_fused_projection fully_fused_projection_2dgs isect_offset_encode isect_tiles proj "
     "quat_scale_to_covar_preci rasterize_to_indices_in_range rasterize_to_pixels rasterize_to_pixels_2dgs spherical_harmonics "
     "world_to_cam RollingShutterType FThetaCameraDistortionParameters has_3dgs",
@@ -34,16 +38,29 @@ IMPORTED = {
     ".color_correct": "color_correct_affine color_correct_quadratic",
     ".distributed": "cli",
     ".experimental": "GaussianInferenceRenderer GaussianInferenceScene",
+    ".experimental.render.types": "RenderReturn",
+    ".geometry.functional": "quat_slerp",
+    ".init_utils": "knn_scale_init multi_frame_depth_unprojection",
     ".optimizers": "SelectiveAdam",
     ".exporter": "export_splats load_ply_to_splats",
-    ".losses": "ssim_loss lidar_raydrop_loss",
+    ".losses": "ssim_loss lidar_raydrop_loss masked_ssim LinearLambdaScheduler ENFORCE_CONTRACTS reduce_sum",
+    ".losses_fused": "FusedGaussianLosses",
     ".profile": "profiler timeit",
     ".relocation": "compute_relocation",
     ".rendering": "_rasterization rasterization rasterization_2dgs RollingShutterType",
-    ".scene": "GaussianScene",
-    ".stage": "Stage",
+    ".regularizers": "compute_tv_loss_targeted create_invisible_mask dilate_mask ENFORCE_CONTRACTS",
+    ".scene": "GaussianInferenceScene GaussianScene Scene",
+    ".scene.components": "GaussianInferenceScene GaussianScene Scene",
+    ".scene.functional": "pack_gaussian_inference_scene",
+    ".scene.sh_compression": "SHCompressionMode",
+    ".sensors.models": "CameraModel",
+    ".stage": "Stage components",
     ".strategy": "DefaultStrategy MCMCStrategy",
+    ".strategy.default": "DefaultStrategy",
     ".strategy.ops": "duplicate remove",
+    ".trace": "trace_function trace_pop trace_push trace_range",
+    ".training": "TwoStageScheduler",
+    ".training.schedulers": "TwoStageScheduleStep TwoStageScheduler",
     ".utils": "depth_to_normal",
     ".version": "__version__",
 }
@@ -51,11 +68,46 @@ IMPORTED = {
 
 @pytest.mark.parametrize("module", IMPORTED)
 def test_what_scripts_import_is_there(module: str) -> None:
-    if module in (".cuda._torch_impl", ".rendering"):
+    if module in (".cuda._torch_impl", ".cuda._torch_impl_2dgs", ".rendering"):
         pytest.importorskip("gsplat")
     home = import_module(f"splat_py.gsplat{module}")
     for name in IMPORTED[module].split():
         assert getattr(home, name) is not None, name
+
+
+@pytest.mark.parametrize("path", ["cuda._torch_impl", "cuda._torch_impl_2dgs"])
+def test_references_are_gsplats_own(path: str) -> None:
+    """Otherwise gsplat's tests, run here, would compare the library with itself."""
+    theirs = pytest.importorskip(f"gsplat.{path}")
+    ours = import_module(f"splat_py.gsplat.{path}")
+    functions = [name for name, value in inspect.getmembers(theirs, inspect.isfunction) if value.__module__ == theirs.__name__]
+    assert len(functions) >= 3 and all(getattr(ours, name) is getattr(theirs, name) for name in functions)
+
+
+def test_references_that_the_installed_package_lacks_say_what_to_install() -> None:
+    with pytest.raises(ImportError, match=r"^gsplat\.cuda\._nothing .* or install 1\.6 from gsplat's repository"):
+        torch_impl.own_package("cuda._nothing")
+    pytest.importorskip("gsplat")
+    with pytest.raises(ImportError, match="cannot import name '_nothing'"):
+        from splat_py.gsplat.cuda._torch_impl import _nothing  # noqa: F401
+
+
+def test_modules_without_a_file_can_be_imported_in_every_way() -> None:
+    import splat_py.gsplat.scene.functional as inference
+    import splat_py.gsplat.strategy.mcmc as mcmc
+
+    from splat_py.gsplat.scene import components, functional
+
+    assert inference is functional and components.GaussianScene is package.scene.GaussianScene
+    assert mcmc.MCMCStrategy is package.MCMCStrategy
+
+
+@pytest.mark.parametrize("path", unsupported.MODULES)
+def test_modules_that_are_not_supported_refuse_their_names(path: str) -> None:
+    module = import_module(f"splat_py.gsplat.{path}")
+    assert not hasattr(module, "__path__")
+    with pytest.raises(NotImplementedError, match=r"^splat_py\.gsplat does not support a_name$"):
+        module.a_name(3)
 
 
 def test_what_kinds_of_images_render_modes_have() -> None:
@@ -149,8 +201,9 @@ def test_arguments_are_the_wheels_in_the_wheels_order(module: str) -> None:
     pytest.importorskip("gsplat")
     ours, theirs = import_module(f"splat_py.gsplat{module}"), import_module(f"gsplat{module}")
     compared = 0
+    refuses = {*unsupported.NAMES, *unsupported.BY_MODULE["cuda._wrapper"], *TOLD_APART}
     for name, function in inspect.getmembers(theirs, inspect.isfunction):
-        if function.__module__.startswith("gsplat") and hasattr(ours, name) and name not in {*unsupported.NAMES, *TOLD_APART}:
+        if function.__module__.startswith("gsplat") and hasattr(ours, name) and name not in refuses:
             expected = names_of(function)
             assert names_of(getattr(ours, name), "1.5.3")[: len(expected)] == expected, name
             compared += 1
