@@ -14,7 +14,7 @@ from typing import Any
 from splat_py.base.lazy import lazy
 from splat_py.gsplat import unsupported as _unsupported
 from splat_py.gsplat.unsupported import NAMES as _UNSUPPORTED
-from splat_py.gsplat.version import __version__
+from splat_py.gsplat.version import __version__, use
 
 _HARMONICS = ("spherical_harmonics", "spherical_harmonics_l0", "spherical_harmonics_l1_plus")
 _STAGES = {
@@ -65,7 +65,7 @@ _PATHS: dict[str, _Homes] = {
     "compression.png_compression": {"compression": ("PngCompression",)},
     "compression.sort": {"compression": ("sort_splats",)},
     "cuda": {},
-    "cuda._constants": {"rendering": ("ALPHA_THRESHOLD", "MIN_COMPENSATION")},
+    "cuda._constants": {"rendering": ("ALPHA_THRESHOLD", "MIN_COMPENSATION", "TRANSMITTANCE_THRESHOLD")},
     "cuda._wrapper": {
         **_STAGES,
         "rendering": (*_CAMERA_TYPES, "UnscentedTransformParameters"),
@@ -131,6 +131,7 @@ for _path in _OWN:
     _register(_path, partial(_own, _path))
 for _path in _unsupported.MODULES:
     _register(_path, _unsupported.refused)
+use(__version__)
 
 _MODULES = (
     *("compression", "init_utils", "losses", "regularizers", "rendering", "scene", "strategy", "trace", "utils", "version"),

@@ -35,6 +35,7 @@ _REFUSED = dict.fromkeys(
 ) | {"global_z_order": True}
 # The thresholds of `gsplat.cuda._constants`, from splat_py's shaders.
 ALPHA_THRESHOLD: float = constant("splat/blending", "ALPHA_MIN")
+TRANSMITTANCE_THRESHOLD = 1e-4
 MIN_COMPENSATION: float = constant("splat/projection", "MIN_COMPENSATION")
 
 
@@ -217,6 +218,7 @@ def _rasterization(
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Render by `_rasterization` of gsplat's own package 1.5.3. NotImplementedError for arguments that only 1.6 has."""
     arguments = dict(locals())
+    _refuse_distances(render_mode)
     for name, value in arguments.pop("added").items():
         if value not in (None, False, "pinhole"):
             raise NotImplementedError(f"_rasterization of gsplat 1.5.3 does not support {name}; leave {name} out")

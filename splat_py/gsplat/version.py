@@ -26,6 +26,7 @@ def use(version: str) -> None:
     environment variable SPLAT_GSPLAT sets the first one, by default 1.5.3. SplatError if it is neither."""
     for module in (__name__, __package__):
         vars(sys.modules[module])["__version__"] = _known("version", version)
+    vars(sys.modules[f"{__package__}.cuda._constants"])["MAX_ALPHA"] = max_alpha()
 
 
 def is_1_5() -> bool:

@@ -34,7 +34,7 @@ IMPORTED = {
     ".cuda._wrapper": "fully_fused_projection fully_fused_projection_2dgs isect_offset_encode isect_tiles proj "
     "quat_scale_to_covar_preci rasterize_to_indices_in_range rasterize_to_pixels rasterize_to_pixels_2dgs spherical_harmonics "
     "world_to_cam RollingShutterType FThetaCameraDistortionParameters has_3dgs",
-    ".cuda._constants": "ALPHA_THRESHOLD MIN_COMPENSATION",
+    ".cuda._constants": "ALPHA_THRESHOLD MAX_ALPHA MIN_COMPENSATION TRANSMITTANCE_THRESHOLD",
     ".color_correct": "color_correct_affine color_correct_quadratic",
     ".distributed": "cli",
     ".experimental": "GaussianInferenceRenderer GaussianInferenceScene",

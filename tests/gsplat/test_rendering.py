@@ -98,6 +98,8 @@ def test_gsplats_own_renderer_takes_what_1_6_gives_it() -> None:
     torch.testing.assert_close(rendering._rasterization(**shared)[0][0], whole[0])
     with pytest.raises(NotImplementedError, match=r"_rasterization of gsplat 1\.5\.3 does not support with_eval3d"):
         rendering._rasterization(**given, with_eval3d=True)
+    with pytest.raises(NotImplementedError, match="render_mode='Ed'"):
+        rendering._rasterization(**given, render_mode="Ed")
 
 
 @pytest.mark.parametrize("shutter", [None, Shutter.GLOBAL, RollingShutterType.GLOBAL])

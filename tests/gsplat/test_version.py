@@ -63,6 +63,7 @@ def test_the_largest_alpha_is_that_of_the_version() -> None:
         pixels = gsplat.rasterize_to_pixels(*splat, means, one, 5, 5, 4, offsets, zero)[1]
         ids = zero.long(), torch.tensor([12]), zero.long()
         blended = gsplat.accumulate(*(t[None] for t in (*splat, one, means)), *ids, 5, 5)[1]
+        assert alpha == gsplat.cuda._constants.MAX_ALPHA
         for alphas in (*rendered, pixels, blended):
             assert float(alphas.max()) == pytest.approx(alpha, abs=1e-6)
 
