@@ -95,7 +95,7 @@ class Options:
     # Project by the unscented transform instead of the Jacobian.
     with_ut: bool = False
     ut_params: UnscentedTransform = UnscentedTransform()
-    # "Gaussian" is projected; the others are evaluated along rays (splat/ray_splat.slang).
+    # "Gaussian" is projected; the others are evaluated along rays (splat/ray_splat.slang), surfels only of pinholes.
     primitive: Literal["Gaussian", "Surfel", "GsplatSurfel", "RayGaussian"] = "Gaussian"
     # A type that implements IFalloff (splat/falloff.slang), and its number of parameters per splat.
     falloff: str | UserType = "GaussianFalloff"
@@ -142,16 +142,21 @@ class Options:
         return self.primitive != "Gaussian"
 
     @property
+    def with_rays(self) -> bool:
+        """True if each pixel has a ray of its own; a pinhole's rays need no memory."""
+        return self.primitive == "RayGaussian" and (self.camera_model != "Pinhole" or self.shutter is not None)
+
+    @property
     def shape(self) -> str | UserType:
         """The type that implements IShape (splat/shape.slang)."""
         if self.along_rays:
-            return self.primitive
+            return "GeneralRayGaussian" if self.with_rays else self.primitive
         return self.falloff if isinstance(self.falloff, UserType) and self.falloff.adapter else "Ellipse"
 
     @property
     def shape_floats(self) -> int:
-        """Floats of a splat's shape: 3 of a conic, or 9 along rays."""
-        return 9 if self.along_rays else 3
+        """Floats of a splat's shape: 3 of a conic, 9 along rays of pinholes, or 15 along any rays."""
+        return 15 if self.with_rays else 9 if self.along_rays else 3
 
     @property
     def has_features(self) -> bool:

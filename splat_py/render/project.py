@@ -31,12 +31,20 @@ class Projection:
         """Write `splats`."""
         recorder.stage("project")
         self._dispatch(recorder, "projectForward", linear_groups(self.splats.count))
+        if self.options.with_rays:
+            self._dispatch(recorder, "findRays", self._pixel_groups, rays=self.splats.rays)
 
     def record_backward(
-        self, recorder: Recorder, v_splats: StridedRows, v_depths: StridedRows, v_gaussians: GaussianArrays, v_cameras: Array
+        self,
+        recorder: Recorder,
+        v_splats: StridedRows,
+        v_depths: StridedRows,
+        v_gaussians: GaussianArrays,
+        v_cameras: Array,
+        v_rays: Array | None = None,
     ) -> None:
-        """Turn gradients of splats into those of Gaussians, overwritten, and of cameras [C, `row_length`], added to. A row of
-        `v_splats` holds mean2d 2, shape, opacity 1; along rays also normal 3."""
+        """Turn gradients of splats and rays into those of Gaussians, overwritten, and of cameras [C, `row_length`], added to. A
+        row of `v_splats` holds mean2d 2, shape, opacity 1; along rays also normal 3."""
         recorder.stage("project backward")
         shared = SharedRows.over(recorder, v_cameras, self.gaussians.per_scene, self.options)
         self._dispatch(
@@ -48,7 +56,12 @@ class Projection:
             v_gaussians=v_gaussians,
             v_cameras=shared,
         )
-        if self.options.camera_gradient:
+        if not self.options.camera_gradient:
+            return
+        shared.record_sum(recorder)
+        if v_rays is not None:
+            shared = SharedRows.over(recorder, v_cameras, self.cameras.width * self.cameras.height, self.options)
+            self._dispatch(recorder, "differentiateRays", self._pixel_groups, rays=v_rays, v_cameras=shared)
             shared.record_sum(recorder)
 
     def record_visible(self, recorder: Recorder, visible: PrefixSum) -> None:
@@ -81,6 +94,10 @@ class Projection:
         with device.recording() as recorder:
             self.record_packing(recorder, visible, ids)
         return replace(self, splats=Splats.empty(device, count, options=self.options, ids=ids))
+
+    @property
+    def _pixel_groups(self) -> tuple[int, int, int]:
+        return *linear_groups(self.cameras.width * self.cameras.height)[:2], self.cameras.count
 
     def _dispatch(self, recorder: Recorder, entry: str, groups: tuple[int, int, int], **arguments: Any) -> None:
         recorder.dispatch(
@@ -127,7 +144,7 @@ def project(
     device: Device | str | None = None,
     **others: Tensor | None,
 ) -> ProjectedSplats:
-    """First stage: project Gaussians by EWA splatting (Zwicker et al. 2001) or the unscented transform, or for pinhole rays
+    """First stage: project Gaussians by EWA splatting (Zwicker et al. 2001) or the unscented transform, or for the pixels' rays
     prepare surfels (Huang et al. 2024) or Gaussians (Wu et al. 2025). All values of a culled splat are zero.
 
     Differentiable in all tensors but `extras`. The tensors are those of `rasterization`.
@@ -146,6 +163,10 @@ def project(
     return ProjectedSplats(*_Project.apply(*placed, extras, (width, height), options, device_for(means, device)))
 
 
+# viewmats, Ks, lenses and viewmats_rs in `Placed`
+_OF_CAMERAS = 4, 5, 7, 8
+
+
 class _Project(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Any, ...]:
@@ -157,24 +178,28 @@ class _Project(torch.autograd.Function):
         else:
             shape = *placed.viewmats.shape[:-2], placed.means.shape[-2]
             work = replace(work, splats=Splats.empty(device, *shape, options=options))
+        if options.with_rays:
+            pixels = work.cameras.count, work.cameras.height, work.cameras.width, 6
+            device.memory.limits.check_images(*pixels)
+            work = replace(work, splats=replace(work.splats, rays=device.memory.empty(pixels)))
         with device.recording() as recorder:
             work.record(recorder)
         splats = work.splats
-        arrays = splats.means2d, splats.depths, splats.conics, splats.opacities, splats.radii, splats.normals
-        *outputs, radii, normals = (None if array is None else as_tensor(array, placed.means) for array in arrays)
+        arrays = splats.means2d, splats.depths, splats.conics, splats.opacities, splats.radii, splats.normals, splats.rays
+        *outputs, radii, normals, rays = (None if array is None else as_tensor(array, placed.means) for array in arrays)
         save_state(ctx, (work, device), *placed, radii)
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(radii)
-        return *outputs, radii, splats.ids, None, normals
+        of_cameras = any(ctx.needs_input_grad[i] for i in _OF_CAMERAS)
+        ctx.mark_non_differentiable(radii, *(() if rays is None or of_cameras else (rays,)))
+        return *outputs, radii, splats.ids, None, normals, rays
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         work, device = load_state(ctx)
-        # viewmats, Ks, lenses and viewmats_rs
-        of_cameras = any(ctx.needs_input_grad[i] for i in (4, 5, 7, 8))
-        # means2d, depths, conics, opacities and normals
-        of_splats = *gradients[:4], gradients[-1]
+        of_cameras = any(ctx.needs_input_grad[i] for i in _OF_CAMERAS)
+        # means2d, depths, conics, opacities, normals and rays
+        of_splats = *gradients[:4], *gradients[-2:]
         v = _gradients(work, device, of_splats, ctx.saved_tensors[5].shape[:-2], of_cameras)
         if work.options.sparse_grad:
             ids = as_tensor(work.splats.ids.gaussians, v.means).view(torch.int32).long().unique()
@@ -199,6 +224,7 @@ def project_backward(
     v_depths: Tensor | None = None,
     v_conics: Tensor | None = None,
     v_opacities: Tensor | None = None,
+    v_rays: Tensor | None = None,
     *,
     device: Device | str | None = None,
     **others: Tensor | None,
@@ -207,7 +233,7 @@ def project_backward(
     device = device_for(means, device)
     placed = Placed(means, quats, scales, opacities, viewmats, Ks, **others)
     work = replace(_projection(placed, None, (width, height), options, device), splats=splats.arrays(device))
-    of_splats = v_means2d, v_depths, v_conics, v_opacities, None
+    of_splats = v_means2d, v_depths, v_conics, v_opacities, None, v_rays
     return _gradients(work, device, of_splats, viewmats.shape[:-2], of_cameras=True)
 
 
@@ -228,8 +254,8 @@ def _gradients(
     work: Projection, device: Device, of_splats: tuple[Tensor | None, ...], lead: torch.Size, of_cameras: bool
 ) -> Placed:
     """Return gradients of Gaussians, and with `of_cameras` those of cameras [*lead, ...], from those of means2d, depths,
-    conics, opacities and normals."""
-    v_means2d, v_depths, v_conics, v_opacities, v_normals = of_splats
+    conics, opacities, normals and rays."""
+    v_means2d, v_depths, v_conics, v_opacities, v_normals, v_rays = of_splats
     memory, count, cameras, options = device.memory, work.splats.count, work.cameras, work.options
     columns = [(v_means2d, 2), (v_conics, options.shape_floats), (v_opacities, 1)]
     if options.along_rays:
@@ -240,7 +266,8 @@ def _gradients(
     work = replace(work, options=replace(options, camera_gradient=of_cameras))
     with device.recording() as recorder:
         recorder.clear(v_cameras)
-        work.record_backward(recorder, v_splats, v_depth_rows, v_gaussians, v_cameras)
+        of_pixels = None if v_rays is None else memory.array(v_rays.contiguous())
+        work.record_backward(recorder, v_splats, v_depth_rows, v_gaussians, v_cameras, of_pixels)
 
     like = next((gradient for gradient in of_splats if gradient is not None), torch.empty(0))
     v = v_gaussians

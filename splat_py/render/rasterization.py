@@ -130,7 +130,9 @@ def rasterization(
         extra_signals: [..., N, E] or [..., C, N, E], blended like colours into `meta["render_extra_signals"]`; with
             `extra_signals_sh_degree`, coefficients of Σ Y sh + ½, which has no lower limit.
         with_eval3d: evaluate each Gaussian where a pixel's ray comes nearest to its mean instead of projecting it (Wu et al.
-            2025): exact for any field of view; `eps2d` and `with_ut` have no effect. Only for pinholes without a lens.
+            2025): exact for any camera, lens and shutter; `eps2d` and `with_ut` have no effect. As in gsplat,
+            `meta["means2d"]` has no gradient, except for pinholes without a lens and a shutter. Not with covars, antialiased,
+            splat or splat_params.
         backend: "native" and "auto" render, or raise if no device can; "portable" runs anywhere, but only fills the image with
             one flat colour, the mean of the Gaussians' colours (`splat_py.portable`).
         accumulate: how a Gaussian's gradients add up over pixels: "pixel", "wave", "group" (ever fewer atomic additions) or
@@ -219,9 +221,7 @@ def rasterization(
         stop=STOPS[max_alpha],
     )
     if with_eval3d:
-        unsupported = {f"camera_model={camera_model!r}": camera_model != "pinhole", "a rolling shutter": shutter is not None}
-        unsupported |= {"distortion coefficients": lenses is not None, "covars": covars is not None}
-        unsupported |= {"rasterize_mode='antialiased'": options.antialiased}
+        unsupported = {"covars": covars is not None, "rasterize_mode='antialiased'": options.antialiased}
         unsupported |= {"splat and splat_params": options.falloff != "GaussianFalloff"}
         checks.refuse("with_eval3d=True", unsupported)
 

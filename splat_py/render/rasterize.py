@@ -116,14 +116,19 @@ class Rasterization:
         recorder.stage("rasterize")
         self._dispatch(recorder, "packSplats", linear_groups(self.splats.count))
 
-    def record_backward(self, recorder: Recorder, v_colors: Array, v_alphas: Array, v_splats: Array) -> None:
-        """Turn gradients of the image into gradient rows of splats [M, `gradient_row_length`], overwritten; after `record`."""
+    def record_backward(
+        self, recorder: Recorder, v_colors: Array, v_alphas: Array, v_splats: Array, v_rays: Array | None = None
+    ) -> None:
+        """Turn gradients of the image into those of splats, rows [M, `gradient_row_length`], and of rays [C, H, W, 6] if given.
+        They are overwritten. Call it after `record`."""
         recorder.stage("rasterize backward")
         lists, pixels = self.lists, self.image.final_T.shape
         parts, undone, undone_saved = None, None, None
         if self.options.per_isect:
             parts = recorder.scratch((lists.capacity, v_splats.shape[-1]))
         recorder.clear(v_splats if parts is None else parts)
+        if v_rays is not None:
+            recorder.clear(v_rays)
         if lists.segments > 1:
             undone = recorder.scratch((*pixels, 2))
             undone_saved = None if self.image.saved is None else recorder.scratch((*pixels, 2))
@@ -138,6 +143,8 @@ class Rasterization:
                 v_splats=SharedRows(v_splats, parts),
                 undone=undone,
                 undone_saved=undone_saved,
+                v_rays=v_rays,
+                **({} if v_rays is None else {"RAY_GRADIENT": True}),
             )
         if parts is not None:
             recorder.dispatch(
@@ -182,6 +189,7 @@ class Rasterization:
             image=self.image,
             options=self.options,
             packed_splats=self.packed_splats,
+            rays=self.splats.rays,
             CHANNELS=channels,
             PIXELS=min(tuning.pixels_per_thread, self.lists.tile_size**2 // 8, most),
             **switches,
@@ -253,7 +261,7 @@ def rasterize(
         behind = None if backgrounds is None else backgrounds[..., part]
         size = tiles.grid.cameras, height, width, len(range(channels)[part])
         image = Image.empty(device, *size, distortion=distortion and is_last, median=median and is_last)
-        placed = splats.means2d, splats.conics, splats.opacities, colors[..., part], behind, splats.extras
+        placed = splats.means2d, splats.conics, splats.opacities, colors[..., part], behind, splats.extras, splats.rays
         images.append(_Rasterize.apply(*placed, splats, tiles, image, options, device))
     parts, alphas, arrays = zip(*images, strict=True)
     if len(parts) > 1:
@@ -274,7 +282,7 @@ class _Rasterize(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Image]:
         *tensors, splats, tiles, image, options, device = arguments
-        means2d, _, _, colors, backgrounds, _ = tensors
+        means2d, _, _, colors, backgrounds, _, _ = tensors
         work = _rasterization(splats, colors, tiles, backgrounds, image, options, device)
         with device.recording() as recorder:
             work.record(recorder)
@@ -287,11 +295,12 @@ class _Rasterize(torch.autograd.Function):
     @first_derivative
     def backward(ctx: Any, v_images: Tensor, v_alphas: Tensor, _: None) -> tuple[Tensor | None, ...]:
         work = load_state(ctx)
-        v = _gradients(work, v_images, v_alphas, ctx.saved_tensors[3].shape, of_backgrounds=ctx.needs_input_grad[4])
+        needed = ctx.needs_input_grad
+        v = _gradients(work, v_images, v_alphas, ctx.saved_tensors[3].shape, of_backgrounds=needed[4], of_rays=needed[6])
         if work.options.absgrad:
             ctx.means2d.absgrad = v.absgrad
         v_backgrounds = None if v.backgrounds is None else v.backgrounds.reshape(ctx.saved_tensors[5].shape)
-        return v.means2d, v.conics, v.opacities, v.colors, v_backgrounds, v.extras, *(None,) * 5
+        return v.means2d, v.conics, v.opacities, v.colors, v_backgrounds, v.extras, v.rays, *(None,) * 5
 
 
 class RasterizationGradients(NamedTuple):
@@ -304,6 +313,7 @@ class RasterizationGradients(NamedTuple):
     backgrounds: Tensor | None  # [C, D], C of all scenes
     absgrad: Tensor | None  # Σ |∂L/∂mean2d|, with `Options.absgrad`
     extras: Tensor | None = None
+    rays: Tensor | None = None  # [C, H, W, 6]
 
 
 @graph_break
@@ -333,7 +343,7 @@ def rasterize_backward(
     with device.recording() as recorder:
         work.record_pack(recorder)
     v_alphas = torch.zeros_like(rendered.alphas) if v_alphas is None else v_alphas
-    return _gradients(work, v_images, v_alphas, splats.opacities.shape, of_backgrounds=True)
+    return _gradients(work, v_images, v_alphas, splats.opacities.shape, of_backgrounds=True, of_rays=True)
 
 
 def _rasterization(
@@ -352,14 +362,15 @@ def _rasterization(
 
 
 def _gradients(
-    work: Rasterization, v_images: Tensor, v_alphas: Tensor, splats: torch.Size, of_backgrounds: bool
+    work: Rasterization, v_images: Tensor, v_alphas: Tensor, splats: torch.Size, of_backgrounds: bool, of_rays: bool
 ) -> RasterizationGradients:
-    """Return gradients of splats with shape `splats`, and with `of_backgrounds` those of backgrounds."""
+    """Return gradients of splats with shape `splats`, and with `of_backgrounds` and `of_rays` those of backgrounds and rays."""
     memory, options, channels = work.device.memory, work.options, work.colors.shape[-1]
     rows = memory.empty((work.splats.count, options.gradient_row_length(channels)))
     v_colors, v_opacities = (memory.array(v.contiguous()) for v in (v_images, v_alphas))
+    v_rays = memory.empty(work.splats.rays.shape) if of_rays and work.splats.rays is not None else None
     with work.device.recording() as recorder:
-        work.record_backward(recorder, v_colors, v_opacities, rows)
+        work.record_backward(recorder, v_colors, v_opacities, rows, v_rays)
     widths = 2, options.shape_floats, 1, channels, options.extras, 2 * options.absgrad
     parts = as_tensor(rows, v_images).unflatten(0, splats).split(widths, -1)
     means2d, conics, opacities, colors, extras, absgrad = parts
@@ -374,4 +385,5 @@ def _gradients(
         v_backgrounds,
         absgrad if options.absgrad else None,
         extras if options.extras else None,
+        None if v_rays is None else as_tensor(v_rays, v_images),
     )

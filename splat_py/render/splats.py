@@ -89,6 +89,7 @@ class Splats:
     ids: SplatIds = DENSE
     extras: Array | None = None  # [C, N, Options.extras]
     normals: Array | None = None  # [C, N, 3] if evaluated along rays
+    rays: Array | None = None  # [C, H, W, 6] pixels' origins and directions, if they have rays (`Options.with_rays`)
 
     @classmethod
     def empty(cls, device: Device, *shape: int, options: Options | None = None, ids: SplatIds | None = None) -> Self:
@@ -126,19 +127,22 @@ class ProjectedSplats:
 
     means2d: Tensor  # [..., C, N, 2] pixels
     depths: Tensor  # [..., C, N] camera z, or distance
-    conics: Tensor  # [..., C, N, 3] (a, b, c) of the inverse covariance, 1/pixel²; or 9 numbers along rays
+    conics: Tensor  # [..., C, N, 3] (a, b, c) of the inverse covariance, 1/pixel²; or `Options.shape_floats` along rays
     opacities: Tensor  # [..., C, N] after antialiasing
     radii: Tensor  # [..., C, N, 2] int32, pixels; 0 where culled
     ids: SplatIds = DENSE
     extras: Tensor | None = None  # [..., C, N, E] parameters of the falloff
     normals: Tensor | None = None  # [..., C, N, 3] of surfels, in camera space; zero for Gaussians along rays
+    # [C, H, W, 6] the pixels' rays in camera space, at the first row of a rolling shutter: origin, unit direction or 0
+    rays: Tensor | None = None
 
     def arrays(self, device: Device) -> Splats:
         """Copy the splats to a device, without normals."""
         tensors = (self.means2d, self.depths, self.conics, self.opacities, self.radii)
         means2d, depths, conics, opacities, radii = (device.memory.array(t.detach().contiguous()) for t in tensors)
-        extras = None if self.extras is None else device.memory.array(self.extras.detach().contiguous())
-        return Splats(means2d, depths, conics, opacities, radii, self.ids, extras)
+        others = (self.extras, self.rays)
+        extras, rays = (None if t is None else device.memory.array(t.detach().contiguous()) for t in others)
+        return Splats(means2d, depths, conics, opacities, radii, self.ids, extras, rays=rays)
 
     @property
     def cameras(self) -> int:

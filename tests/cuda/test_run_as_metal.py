@@ -40,6 +40,7 @@ SPLATS = [
     named(splats.test_cameras_and_covariances, False, "fisheye", True, True),
     named(splats.test_cameras_and_covariances, True, "pinhole", False, True),
     named(splats.test_along_rays, "surfels", True),
+    named(splats.test_along_rays, "Gaussians of any camera by compare-and-swap", True),
     *(named(splats.test_along_rays, way, False) for way in ("Gaussians", "Gaussians alone")),
 ]
 REST = [

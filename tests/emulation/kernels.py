@@ -314,6 +314,8 @@ def _record_rasterization(
 ) -> None:
     device = _device(tuning)
     splats = Splats.empty(device, 1, 8, options=options, ids=ids)
+    rays = empty((1, 8, 8, 6)) if options.with_rays else None
+    splats = replace(splats, rays=rays)
     if options.extras:
         splats = replace(splats, extras=empty((1, 8, options.extras)))
     binning = Binning(device, splats, TileGrid(options.tile_size, 2, 2, 1), options)
@@ -325,7 +327,8 @@ def _record_rasterization(
     colors, backgrounds = empty((1, 8, channels)), empty((1, channels))
     work = Rasterization(device, splats, colors, backgrounds, binning.lists(segments), image, options)
     work.record(recorder)
-    work.record_backward(recorder, image.colors, image.alphas, empty((1, 8, options.gradient_row_length(channels))))
+    v_splats, v_rays = empty((1, 8, options.gradient_row_length(channels))), rays if options.camera_gradient else None
+    work.record_backward(recorder, image.colors, image.alphas, v_splats, v_rays)
 
 
 def _record_projection(
@@ -333,6 +336,8 @@ def _record_projection(
 ) -> None:
     """Record both passes of a projection, and the packing of its splats."""
     splats = Splats.empty(DEVICE, 8, options=options, ids=ids)
+    rays = empty((1, 8, 8, 6)) if options.with_rays else None
+    splats = replace(splats, rays=rays)
     projection = Projection(gaussians, cameras, splats, options)
     if ids.packed:
         visible, dense = PrefixSum(DEVICE, 8), replace(projection, splats=Splats.empty(DEVICE, 8))
@@ -340,7 +345,7 @@ def _record_projection(
         dense.record_packing(recorder, visible, PACKED)
     projection.record(recorder)
     v_depths, v_cameras = StridedRows(splats.depths, 1), empty((1, cameras.row_length))
-    projection.record_backward(recorder, V_SPLATS, v_depths, gaussians, v_cameras)
+    projection.record_backward(recorder, V_SPLATS, v_depths, gaussians, v_cameras, rays)
 
 
 def _record_shading(
@@ -425,6 +430,13 @@ def _record_along_rays(recorder: Recorder) -> None:
     _record_rasterization(recorder, _GPU_TUNING, gsplats, 8, bins=False, distortion=True, median=True)
     for ids in (DENSE, PACKED):
         _record_rasterization(recorder, _GPU_TUNING, Options(16, primitive="RayGaussian"), 3, ids=ids)
+    # Through any camera: one without gradients, and one with a lens that moves, by compare-and-swap.
+    still = Options(16, primitive="RayGaussian", camera_model="Fisheye")
+    moving = replace(still, shutter="ROLLING_TOP_TO_BOTTOM", camera_gradient=True, native_atomics=False)
+    poses = replace(CAMERAS, viewmats=empty((1, 2, 4, 4)), lenses=empty((1, LENS)), shutter=moving.shutter)
+    for options, cameras, ids in ((still, CAMERAS, DENSE), (moving, poses, PACKED)):
+        _record_projection(recorder, SCENE, cameras, options, ids)
+        _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=ids)
 
 
 def _record_cameras(recorder: Recorder) -> None:

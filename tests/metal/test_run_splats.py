@@ -392,7 +392,26 @@ ALONG_RAYS: dict[str, tuple[Callable[[bool], None], int | None, bool, list[Sched
     "surfels alone": (surfels.test_without_depth_and_without_gradients_of_cameras, None, True, SCHEDULES[2:]),
     "Gaussians": (eval3d.test_against_float64, None, True, SCHEDULES),
     "Gaussians by compare-and-swap": (eval3d.test_against_float64, None, False, SCHEDULES[2:]),
-    "Gaussians alone": (eval3d.test_without_gradients_of_cameras, None, True, SCHEDULES[2:]),
+    "Gaussians of any camera by compare-and-swap": (
+        lambda packed: eval3d.test_any_camera_against_float64(
+            "fisheye" if packed else "ortho", packed, "ROLLING_RIGHT_TO_LEFT" if packed else None, tile_size=16
+        ),
+        None,
+        False,
+        SCHEDULES[2:],
+    ),
+    "Gaussians alone": (
+        partial(eval3d.test_without_gradients_of_cameras, camera_model="pinhole"),
+        None,
+        True,
+        SCHEDULES[2:],
+    ),
+    "Gaussians of a fisheye alone": (
+        partial(eval3d.test_without_gradients_of_cameras, camera_model="fisheye"),
+        None,
+        True,
+        SCHEDULES[2:],
+    ),
 }
 
 

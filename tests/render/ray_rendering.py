@@ -60,6 +60,40 @@ def beside_rays(mean: Tensor, frames: Tensor, scales: Tensor, rays: Tensor, *_: 
     return distance, torch.ones_like(distance)
 
 
+def of_pixels(static: Callable[[Tensor], Tensor], width: int, height: int, start: Callable[[Tensor], Tensor]) -> Tensor:
+    """Unit vectors [H, W, 3] that a camera's function maps to pixel centres, by Newton's method from `start`; zero if there is
+    none."""
+    y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
+    pixels = torch.stack([x, y], -1).double().flatten(0, 1)
+
+    def error(t: Tensor, pixel: Tensor) -> Tensor:
+        return torch.cat([static(t) - pixel, t.dot(t)[None] - 1])
+
+    t = torch.nn.functional.normalize(start(pixels).detach(), dim=-1)
+    for _ in range(30):
+        jacobian = torch.func.vmap(torch.func.jacfwd(error))(t, pixels).detach()
+        # The last step has the derivatives of the implicit function.
+        t = t.detach() - torch.linalg.solve(jacobian, torch.func.vmap(error)(t.detach(), pixels))
+    found = torch.func.vmap(error)(t, pixels).abs().amax(-1, keepdim=True) < 1e-9
+    assert found.float().mean() > 0.9
+    return torch.where(found, t, 0.0).unflatten(0, (height, width))
+
+
+def along(origins: Tensor, directions: Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
+    """`beside_rays` for rays [H, W, 3] of any camera."""
+
+    def sigmas(mean: Tensor, frames: Tensor, scales: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+        white = frames.mT / scales[:, :, None]
+        centre = torch.einsum("nij,hwnj->hwni", white, mean - origins[:, :, None])
+        exists = directions.any(-1, keepdim=True)
+        direction = torch.einsum("nij,hwj->hwni", white, torch.where(exists, directions, 1.0))
+        nearest = ((centre * direction).sum(-1) / direction.square().sum(-1)).clamp(min=0)
+        distance = (nearest[..., None] * direction - centre).square().sum(-1)
+        return torch.where(exists, distance, 1e9), torch.ones_like(distance)
+
+    return sigmas
+
+
 def render(
     means: Tensor,
     quats: Tensor,
@@ -73,6 +107,7 @@ def render(
     *,
     sigmas: Callable[..., tuple[Tensor, Tensor]] = on_planes,
     background: Tensor | None = None,
+    depths: Tensor | None = None,
     max_alpha: float = 0.999,
     margin: float = 1e-4,
 ) -> Rendered:
@@ -81,7 +116,7 @@ def render(
     mean = means @ turn.T + viewmat[:3, 3]
     frames = turn @ rotations(quats)
     normal = frames[:, :, 2] * torch.where((frames[:, :, 2] * mean).sum(-1, keepdim=True) < 0, 1.0, -1.0)
-    depths = mean[:, 2]
+    depths = mean[:, 2] if depths is None else depths
     order = depths.argsort()
 
     y, x = torch.meshgrid(torch.arange(height).to(means) + 0.5, torch.arange(width).to(means) + 0.5, indexing="ij")

@@ -206,6 +206,47 @@ def test_the_pinhole_as_a_camera_of_ones_own() -> None:
     assert (images[0][0] - images[0][1]).abs().max() > 0.01
 
 
+SPHERE = """
+import splat.camera_models;
+import splat.prelude;
+
+struct Sphere : ICameraModel
+{
+    [Differentiable]
+    static float2 project(Camera camera, float3 t)
+    {
+        return Equirectangular.project(camera, t);
+    }
+
+    [Differentiable]
+    static override float depth(float3 t)
+    {
+        return length(t);
+    }
+}
+"""
+
+
+@pytest.mark.parametrize("with_eval3d", [False, True])
+def test_a_camera_of_ones_own_sees_behind_itself(with_eval3d: bool) -> None:
+    """If its depths are positive there: it needs no `isInDomain` of its own."""
+    inputs = scene_of("equirectangular", WIDTH, HEIGHT, seed=109)
+    with torch.no_grad():
+        # Not at the poles, away from which the built-in camera moves a linearisation.
+        inputs["means"][:, 1] *= 0.3
+        inputs["scales"].clamp_(max=0.2)
+        inputs["viewmats"].copy_(torch.eye(4))
+    images, _, meta = zip(
+        *(
+            rasterization(**inputs, width=WIDTH, height=HEIGHT, camera_model=model, with_eval3d=with_eval3d)
+            for model in ("equirectangular", shaders.source(SPHERE))
+        ),
+        strict=True,
+    )
+    torch.testing.assert_close(*images, rtol=1e-4, atol=1e-4)
+    assert (inputs["means"][meta[1]["gaussian_ids"].long(), 2] < -1).any()
+
+
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("camera_params", {"camera_params": torch.zeros(2, 3)}),
     ("camera_params", {"camera_model": "own", "camera_params": torch.zeros(2, 13)}),

@@ -6,11 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from splat_py import rasterization
+from splat_py import rasterization, shaders
+from splat_py.gsplat import RollingShutterType
 from tests.render.comparison import close, compare
-from tests.render.ray_rendering import beside_rays, render
-from tests.render.test_camera_models import scene_of
+from tests.render.ray_rendering import along, beside_rays, of_pixels, render
+from tests.render.test_camera_models import scene_of, with_lenses
+from tests.render.test_cameras import DOUBLE_SPHERE, camera_of, double_sphere, moving
 from tests.render.test_errors import sentence_of
+from tests.render.torch_cameras import SHUTTERS, between
 
 WIDTH, HEIGHT, N, CAMERAS = 24, 18, 20, 2
 
@@ -40,6 +43,91 @@ def test_against_float64(packed: bool) -> None:
     assert meta["means2d"].grad.any() and "conics" not in meta
 
 
+def rays_of(
+    twins: dict[str, Tensor], c: int, camera_model: str, shutter: str | None, own: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Origins and directions [H, W, 3] of the rays of the reference, and the depths [N] of its means."""
+    still = camera_of(twins, c, camera_model, own=own)
+    eye = twins | {"viewmats": torch.eye(4).double().expand(CAMERAS, 4, 4)}
+    static = camera_of(eye, c, camera_model, own=own)
+    focal, principal = twins["Ks"][c, [0, 1], [0, 1]], twins["Ks"][c, :2, 2]
+
+    def start(pixels: Tensor) -> Tensor:
+        slope = (pixels - principal) / focal
+        if camera_model == "equirectangular":
+            x, y = slope.unbind(-1)
+            return torch.stack([x.sin() * y.cos(), y.sin(), x.cos() * y.cos()], -1)
+        angle = slope.norm(dim=-1, keepdim=True)
+        bent = slope * torch.sinc(angle / torch.pi) if camera_model == "fisheye" else slope
+        return torch.cat([bent, angle.cos() if camera_model == "fisheye" else torch.ones_like(angle)], -1)
+
+    if camera_model == "ortho":
+        y, x = torch.meshgrid(torch.arange(HEIGHT) + 0.5, torch.arange(WIDTH) + 0.5, indexing="ij")
+        origins = torch.nn.functional.pad((torch.stack([x, y], -1) - principal) / focal, (0, 1))
+        directions = torch.tensor([0.0, 0, 1]).double().expand_as(origins)
+    else:
+        directions = of_pixels(lambda t: static(t)[0], WIDTH, HEIGHT, start)
+        origins = torch.zeros_like(directions)
+    points = torch.stack([still(p)[1] for p in twins["means"]])
+    if shutter is not None:
+        first, last = twins["viewmats"][c], twins["viewmats_rs"][c]
+        points = torch.stack([camera_of(twins, c, camera_model, shutter, own)(p)[1] for p in twins["means"]])
+        axis, backwards = SHUTTERS[shutter]
+        size = (WIDTH, HEIGHT)[axis]
+        times = torch.arange(size).double() / (size - 1)
+        poses = [between(first, last)(time) for time in (times.flip(0) if backwards else times)]
+        turns, moves = (torch.stack(parts) for parts in zip(*poses, strict=True))
+        turns = first[:3, :3] @ turns.mT
+        to_first = "xij,hxj->hxi" if axis == 0 else "hij,hxj->hxi"
+        origins = torch.einsum(to_first, turns, origins - (moves if axis == 0 else moves[:, None])) + first[:3, 3]
+        directions = torch.einsum(to_first, turns, directions)
+    return origins, directions, points.norm(dim=-1) if camera_model == "equirectangular" else points[:, 2]
+
+
+@pytest.mark.parametrize("tile_size", [4])
+@pytest.mark.parametrize(
+    ("camera_model", "lens", "shutter"),
+    [
+        ("pinhole", True, None),
+        ("fisheye", False, None),
+        ("fisheye", True, None),
+        ("ortho", False, None),
+        ("equirectangular", False, None),
+        ("own", False, None),
+        ("pinhole", False, "ROLLING_TOP_TO_BOTTOM"),
+        ("fisheye", True, "ROLLING_RIGHT_TO_LEFT"),
+        ("ortho", False, "ROLLING_BOTTOM_TO_TOP"),
+    ],
+)
+def test_any_camera_against_float64(camera_model: str, lens: bool, shutter: str | None, tile_size: int) -> None:
+    """Poses, intrinsics, lenses and shutters have gradients; some Gaussians are large, and one is near the camera."""
+    like = "pinhole" if camera_model == "own" else camera_model
+    inputs = scene_of(like, WIDTH, HEIGHT, seed=108)
+    with torch.no_grad():
+        inputs["scales"][1] *= 3
+        if camera_model != "ortho":
+            inputs["means"][2] *= 0.2
+            inputs["scales"][2] *= 0.4
+    inputs = with_lenses(inputs, like) if lens else inputs
+    options: dict[str, Any] = {"camera_model": camera_model, "with_ut": lens, "packed": lens, "tile_size": tile_size}
+    own = None
+    if camera_model == "own":
+        own = double_sphere
+        options["camera_model"] = shaders.source(DOUBLE_SPHERE.replace("return t.x > 0.0", "return t.z > 0.0"))
+        inputs["camera_params"] = torch.tensor([[0.1, 0.55], [-0.05, 0.6]], requires_grad=True)
+    if shutter is not None:
+        inputs, options["rolling_shutter"] = moving(inputs, 94), RollingShutterType[shutter]
+    twins = {name: tensor.detach().double().requires_grad_() for name, tensor in inputs.items()}
+    gaussians = [twins[name] for name in ("means", "quats", "scales", "opacities", "colors")]
+    expected = []
+    for c, viewmat in enumerate(twins["viewmats"]):
+        origins, directions, depths = rays_of(twins, c, like, shutter, own)
+        how: dict[str, Any] = {"sigmas": along(origins, directions), "background": twins["backgrounds"][c], "depths": depths}
+        expected.append(render(*gaussians, viewmat, twins["Ks"][c], WIDTH, HEIGHT, **how))
+    images, alphas, _ = of_scene(inputs, **options)
+    compare({"image": images, "alpha": alphas}, expected, inputs, twins, looser=10 if lens and shutter else 1)
+
+
 def test_far_away_it_is_the_projection() -> None:
     inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=102)
     with torch.no_grad():
@@ -53,14 +141,15 @@ def test_far_away_it_is_the_projection() -> None:
     torch.testing.assert_close(of_scene(inputs)[0], projected, rtol=0, atol=0.02)
 
 
+@pytest.mark.parametrize("camera_model", ["pinhole", "fisheye"])
 @pytest.mark.parametrize("packed", [False, True])
-def test_without_gradients_of_cameras(packed: bool) -> None:
+def test_without_gradients_of_cameras(packed: bool, camera_model: str) -> None:
     results = []
     for of_cameras in (True, False):
-        inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=103)
+        inputs = scene_of(camera_model, WIDTH, HEIGHT, seed=103)
         for name in ("viewmats", "Ks"):
             inputs[name] = inputs[name].detach().requires_grad_(of_cameras)
-        images, _, _ = of_scene(inputs, packed=packed, tile_size=16, with_ut=True)
+        images, _, _ = of_scene(inputs, packed=packed, tile_size=16, with_ut=True, camera_model=camera_model)
         leaves = [inputs[name] for name in ("means", "quats", "scales", "opacities", "colors")]
         results.append([images, *torch.autograd.grad(images.square().sum(), leaves)])
     for one, other in zip(*results, strict=True):
@@ -70,8 +159,6 @@ def test_without_gradients_of_cameras(packed: bool) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"camera_model": "fisheye"}, "with_eval3d=True does not support camera_model='fisheye'"),
-        ({"radial_coeffs": torch.zeros(CAMERAS, 4)}, "does not support distortion coefficients"),
         ({"covars": torch.eye(3).expand(N, 3, 3)}, "does not support covars"),
         ({"rasterize_mode": "antialiased"}, "does not support rasterize_mode='antialiased'"),
         ({"splat": "BetaKernel", "splat_params": {"b": torch.zeros(N)}}, "does not support splat and splat_params"),

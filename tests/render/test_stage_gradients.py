@@ -78,10 +78,26 @@ def test_rasterization(packed: bool) -> None:
     wanted = [splats.means2d, splats.conics, splats.opacities, colors, backgrounds]
     expected = torch.autograd.grad([rendered.colors, rendered.alphas], wanted, v)
     found = in_no_graph(splat.rasterize_backward, *arguments, rendered, *v)
-    assert found.extras is None
-    torch.testing.assert_close(found[:-1], [*expected, splats.means2d.absgrad], rtol=0, atol=0)  # type: ignore[attr-defined]
+    assert found.extras is None and found.rays is None
+    torch.testing.assert_close(found[:-2], [*expected, splats.means2d.absgrad], rtol=0, atol=0)  # type: ignore[attr-defined]
     only_images = in_no_graph(splat.rasterize_backward, *arguments, rendered, v[0])
     assert not torch.equal(only_images.means2d, found.means2d)
+
+
+def test_the_rays_of_a_fisheye() -> None:
+    inputs = inputs_of(8)
+    del inputs["colors"]
+    options = options_of(primitive="RayGaussian", camera_model="Fisheye")
+    splats = splat.project(*inputs.values(), WIDTH, HEIGHT, options)
+    tiles = splat.bin_tiles(splats, WIDTH, HEIGHT, options)
+    arguments = (splats, torch.rand(*splats.depths.shape, 3), tiles, WIDTH, HEIGHT, None, options)
+    rendered = rasterize(*arguments)
+    v = torch.randn_like(rendered.colors)
+    expected = torch.autograd.grad(rendered.colors, list(inputs.values()), v)
+    of_splats = in_no_graph(splat.rasterize_backward, *arguments, rendered, v)
+    given = of_splats.means2d, None, of_splats.conics, of_splats.opacities, of_splats.rays
+    found = in_no_graph(splat.project_backward, *inputs.values(), WIDTH, HEIGHT, options, splats, *given)
+    torch.testing.assert_close([getattr(found, name) for name in inputs], expected, rtol=0, atol=0)
 
 
 def test_too_many_channels() -> None:

@@ -49,13 +49,15 @@ def reference(kind: str, g: dict[str, torch.Tensor], camera: dict[str, torch.Ten
     if kind == "RayGaussian":
         white = frames.mT / g["scale"][:, :, None]
         u, v, w = (white @ mean[:, :, None])[..., 0], white[..., 0] * z / focal[0], white[..., 1] * z / focal[1]
-        return {"mean": focal * mean[:, :2] / z + principal, "depth": z[:, 0], "u": u, "v": v, "w": w, "normal": 0 * mean}
+        others = {"normal": 0 * mean, "position": 0 * mean}
+        return {"mean": focal * mean[:, :2] / z + principal, "depth": z[:, 0], "u": u, "v": v, "w": w, **others}
     axes = frames[:, :, :2] * g["scale"][:, None, :2]
     matrix = torch.diag(torch.cat([focal, torch.ones(1).double()]))
     matrix[:2, 2] = principal
     u, v, w = (matrix @ torch.cat([axes, mean[:, :, None]], 2)).unbind(1)
     normal = frames[:, :, 2] * torch.where((frames[:, :, 2] * mean).sum(-1, keepdim=True) < 0, 1.0, -1.0)
-    return {"mean": box_centres(mean, axes, matrix), "depth": z[:, 0], "u": u, "v": v, "w": w, "normal": normal}
+    others = {"normal": normal, "position": 0 * mean}
+    return {"mean": box_centres(mean, axes, matrix), "depth": z[:, 0], "u": u, "v": v, "w": w, **others}
 
 
 @pytest.mark.parametrize("kind", ["Surfel", "RayGaussian"])
@@ -71,9 +73,12 @@ def test_projection(kind: str) -> None:
 
 
 def test_shape() -> None:
-    splat = {name: RNG.normal(size=(5, size)) for name, size in (("mean", 2), ("u", 3), ("v", 3), ("w", 3), ("normal", 3))}
-    expected = np.concatenate([splat[name] for name in "uvw"], 1)
-    assert_value(shader.shapeOf(splat | {"depth": np.ones(5)}), expected)
+    sizes = {"mean": 2, "u": 3, "v": 3, "w": 3, "normal": 3, "position": 3}
+    splat = {name: RNG.normal(size=(5, size)) for name, size in sizes.items()}
+    conic = RNG.normal(size=(5, 3))
+    expected = np.concatenate([*(splat[name] for name in "uvw"), splat["position"], conic], 1)
+    for floats in (9, 15):
+        assert_value(shader.shapeOf[floats](splat | {"depth": np.ones(5)}, conic), expected[:, :floats])
 
 
 def test_footprints() -> None:

@@ -94,6 +94,7 @@ def cases() -> list[Case]:
     for kind, packed in product(RAY_KINDS, (False, True)):
         name = f"{kind} along rays{', packed' if packed else ''}"
         found.append(Case(name, f"rays {kind}", partial(_along_rays, kind, packed)))
+    found.append(Case("Gaussians along a lens's rays", "rays gaussians", partial(_along_rays, "lens", False)))
     found.append(Case("portable baseline", "portable", _portable, needs=()))
     needs: tuple[Operator, ...] = (Operator.IMAGE,)
     for kind in ("group", "tiles", "autodiff"):
@@ -238,7 +239,9 @@ def _along_rays(kind: str, packed: bool, device: Device, stored: Arrays) -> Arra
         image, _, _, _, distortion, _, _ = rasterization_2dgs(**how, render_mode="RGB+D", distloss=True)
         outputs = {"image": image, "distortion": distortion}
     else:
-        image, alphas, _ = rasterization(**how, with_eval3d=True)
+        # A lens that does not distort: the pinhole's results, by the kernels of other cameras.
+        lens = torch.zeros(len(leaves["viewmats"]), 4) if kind == "lens" else None
+        image, alphas, _ = rasterization(**how, with_eval3d=True, radial_coeffs=lens)
         outputs = {"image": image, "alphas": alphas}
     del leaves["colors"]
     return with_gradients(outputs, leaves, 85, stored)
