@@ -12,6 +12,8 @@ from splat_py.base.errors import SplatError
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+# Older ones break graphs without a message.
+_SAYS_WHY = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
 
 
 def graph_break(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -22,6 +24,8 @@ def graph_break(function: Callable[_P, _R]) -> Callable[_P, _R]:
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         # The tracing compiler has already loaded what `disable` needs; loading it takes longer than a render.
         if torch.compiler.is_dynamo_compiling():
+            if _SAYS_WHY:
+                torch._dynamo.graph_break(msg=f"{function.__name__} runs kernels that torch cannot trace; leave fullgraph out")
             return torch.compiler.disable(function)(*args, **kwargs)
         if any(map(_is_transformed, (*args, *kwargs.values()))):
             raise SplatError(

@@ -326,7 +326,7 @@ def test_compiled_with_meta(dynamo: Any) -> None:
 
 def test_a_full_graph_is_refused(dynamo: Any) -> None:
     function, x = FUNCTIONS["rasterization, packed"]()
-    with pytest.raises(dynamo.exc.Unsupported):
+    with pytest.raises(dynamo.exc.Unsupported, match="rasterization runs kernels that torch cannot trace; leave fullgraph out"):
         torch.compile(function, backend="eager", fullgraph=True)(x)
 
 
