@@ -86,12 +86,14 @@ class Evaluate(OnDevice):
             require_writable(self.json)
         device = get_device(self.device)
         gaussians, dataset, config = open_scene(self.source.scene, self.source.data, self.source.downscale, self.source.own)
+        learnt = learnt_of(self.source.scene, config)
         scores = evaluate(
             gaussians,
             dataset,
             antialiased=config.antialiased,
             align_poses=config.refine_cameras,
-            environment=learnt_of(self.source.scene, config).environment,
+            environment=learnt.environment,
+            response=learnt.response,
             pictures=self.pictures,
             lpips=lpips if isinstance(lpips, Lpips) else None,
             device=device,

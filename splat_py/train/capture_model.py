@@ -1,4 +1,4 @@
-"""Parts of a capture that training can learn beside the scene, each only if requested: exposures of photographs, poses and
+"""Parts of a capture that training can learn beside the scene, each only if requested: the looks of photographs, poses and
 lenses of cameras, and an environment behind the scene, such as a sky (kernels/capture_model.slang)."""
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ from splat_py.train.views import RandomBackgrounds
 # Kind of the files that hold learnt captures.
 _CAPTURE = "splat_py.capture"
 # Names of the learnt parts in checkpoints.
-EXPOSURES, ENVIRONMENT, POSES, INTRINSICS = "exposures", "environment", "poses", "intrinsics"
+EXPOSURES, RESPONSE, ENVIRONMENT, POSES, INTRINSICS = "exposures", "response", "environment", "poses", "intrinsics"
 EXPOSURE: int = constant("splat/capture_model", "EXPOSURE")
 # Coefficients of the environment per channel.
 COEFFICIENTS: int = constant("splat/capture_model", "ENVIRONMENT")
@@ -44,9 +44,7 @@ _PIXELS: int = _THREADS * constant("kernels/capture_model", "RUN")
 # A photograph learns once an epoch, and a run may have only twenty epochs: its moments average few gradients.
 _ADAM_OF_PHOTOGRAPHS, _ADAM = Adam(epsilon=1e-15, beta1=0.5, beta2=0.9), Adam(epsilon=1e-15)
 # Learning rates fall exponentially from the first to the second.
-_EXPOSURE_RATES, _ENVIRONMENT_RATES = (0.05, 0.001), (1e-2, 1e-3)
-# Weight of the exposures' regulariser, which settles what a photograph's pixels leave undetermined.
-_EXPOSURE_WEIGHT = 1e-3
+_ENVIRONMENT_RATES = 1e-2, 1e-3
 # Initial learning rates of cameras, in radians and shares; the translations' rate is multiplied by the scene's scale. They fall
 # quadratically to zero: scenes become sharp, and gradients good, late in a run.
 _ROTATION_LR, _TRANSLATION_LR, _FOCAL_LR, _PRINCIPAL_LR, _LENS_LR = 5e-3, 5e-3, 5e-4, 2e-4, 1e-4
@@ -88,41 +86,87 @@ def _part_rows(pixels: int) -> int:
     return -(-pixels // _PIXELS)
 
 
-class Exposures(_Learnt):
-    """An affine map for each photograph, from the scene's colours to the photograph's.
+@dataclass(frozen=True)
+class LookKind:
+    """A way of showing the scene's colours that photographs learn: an `ILook` in Slang (slang/splat/capture_model.slang)."""
 
-    A step updates only the maps of its photographs. The mean of all maps is held at the identity, so the scene has the average
-    brightness and tint of the photographs; exports and views without a photograph show these. The state in a checkpoint has
-    "exposures", [photographs, 12], and its moments.
+    look: str
+    # Floats of a row, and the first ones of them, which each photograph has for itself.
+    look_floats: int
+    own_floats: int
+    # Learning rates of own and of shared floats; they fall exponentially from the first to the second.
+    rates: tuple[float, float]
+    shared_rates: tuple[float, float] = (5e-3, 5e-5)
+    # Own floats that change nothing, zeros by default.
+    neutral: tuple[float, ...] = ()
+
+
+AFFINE = LookKind("Exposure", EXPOSURE, EXPOSURE, (0.05, 0.001), neutral=tuple(np.eye(3, 4).ravel()))
+PPISP = LookKind("Ppisp", constant("splat/ppisp", "PPISP"), constant("splat/ppisp", "VIGNETTING"), (0.3, 0.006))
+
+
+def look_of(config: TrainConfig) -> LookKind | None:
+    """The look that a run's options ask for."""
+    return AFFINE if config.exposure else PPISP if config.ppisp else None
+
+
+class Looks(_Learnt):
+    """How each photograph shows the scene's colours.
+
+    A step updates only its photographs' own floats, and those that all photographs share. The mean of own floats is held where
+    it changes nothing, so the scene has the average brightness and tint of the photographs; exports and views without a
+    photograph show these. The state in a checkpoint has "exposures", [photographs, `LookKind.own_floats`], "response" with the
+    shared floats if there are any, and the moments of both.
     """
 
-    def __init__(self, device: Device, photographs: int, state: Mapping[str, NDArray] | None = None) -> None:
-        neutral = np.eye(3, 4, dtype=np.float32).reshape(1, EXPOSURE)
-        super().__init__(device, {EXPOSURES: np.repeat(neutral, photographs, 0)}, state)
-        self._count = photographs
+    def __init__(self, device: Device, kind: LookKind, photographs: int, state: Mapping[str, NDArray] | None = None) -> None:
+        neutral = np.array(kind.neutral or (0.0,) * kind.own_floats, np.float32)
+        values = {EXPOSURES: np.tile(neutral, (photographs, 1))}
+        if kind.look_floats > kind.own_floats:
+            values[RESPONSE] = np.zeros(kind.look_floats - kind.own_floats, np.float32)
+        super().__init__(device, values, state)
+        self.kind, self._count = kind, photographs
 
     def record(self, recorder: Recorder, photograph: int, colors: Array) -> Array:
-        """Return a render [1, H, W, 3] with the photograph's exposure applied."""
+        """Return a render [1, H, W, 3] as the photograph shows it."""
         recorder.stage("exposure")
         shown, pixels = recorder.scratch(colors.shape), colors.size // 3
-        self._dispatch(recorder, "exposePixels", pixels, pixels=pixels, photograph=photograph, colors=colors, shown=shown)
+        of_render = self._look(photograph) | {"width": colors.shape[2], "colors": colors, "shown": shown}
+        self._dispatch(recorder, "developPixels", pixels, pixels=pixels, **of_render)
         return shown
 
     def record_backward(self, recorder: Recorder, photograph: int, colors: Array, v_shown: Array) -> Array:
-        """Turn the gradient of `record`'s result into that of `colors`, in place. Returns partial sums for the exposure."""
+        """Turn the gradient of `record`'s result into that of `colors`, in place. Returns partial sums for the look."""
         recorder.stage("exposure")
-        of_render: dict[str, Any] = {"photograph": photograph, "colors": colors, "v_colors": v_shown}
-        return self._record_parts(recorder, "exposePixelsBackward", colors.size // 3, EXPOSURE, **of_render)
+        of_render = self._look(photograph) | {"width": colors.shape[2], "colors": colors, "v_colors": v_shown}
+        return self._record_parts(recorder, "developPixelsBackward", colors.size // 3, self.kind.look_floats, **of_render)
 
     def record_update(
-        self, recorder: Recorder, photograph: int, parts: Array, status: Array, epoch: int, progress: float
+        self, recorder: Recorder, photograph: int, parts: Array, status: Array, epoch: int, step: int, progress: float
     ) -> None:
-        """Take one Adam step on the exposure of a photograph that has learnt `epoch` times before. `parts` is from
-        `record_backward`; `progress` is the share of the run that is done, 0 to 1."""
-        settings = _ADAM_OF_PHOTOGRAPHS.settings(epoch, _rate(_EXPOSURE_RATES, progress))
-        photographs = {"photograph": photograph, "photographs": self._count, "weight": _EXPOSURE_WEIGHT}
-        gradient = {"parts": parts, "part_rows": parts.shape[0]}
-        self._dispatch(recorder, "updateExposure", 1, settings=settings, status=status, **photographs, **gradient)
+        """Take one Adam step on the look of a photograph that has learnt `epoch` times before, and on the shared floats, which
+        have learnt `step` times. `parts` is from `record_backward`; `progress` is the share of the run that is done, 0 to 1."""
+        settings = _ADAM_OF_PHOTOGRAPHS.settings(epoch, _rate(self.kind.rates, progress))
+        shared = _ADAM.settings(step, _rate(self.kind.shared_rates, progress))
+        gradient = {"parts": parts, "part_rows": parts.shape[0], "status": status}
+        of_all = self._look(photograph) | gradient
+        self._dispatch(recorder, "updateLook", 1, settings=settings, response_settings=shared, **of_all)
+
+    def _look(self, photograph: int) -> dict[str, Any]:
+        # The kernels' defaults are an exposure's; photographs share nothing of it.
+        kind: dict[str, Any] = {RESPONSE: None}
+        if RESPONSE in self._arrays:
+            kind = {"Look": self.kind.look, "LOOK_FLOATS": self.kind.look_floats, "OWN_FLOATS": self.kind.own_floats}
+        return {"photograph": photograph, "photographs": self._count, **kind}
+
+    @classmethod
+    def develop(cls, device: Device, image: NDArray[np.float32], response: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return a render [H, W, 3] as a photograph of mean exposure and tint shows it, by a run's `response`."""
+        looks = cls(device, PPISP, 1)
+        looks._arrays[RESPONSE] = device.memory.array(response)
+        with device.recording() as recorder:
+            shown = looks.record(recorder, 0, device.memory.array(image[None]))
+        return shown.numpy()[0]
 
 
 class LearntEnvironment(_Learnt):
@@ -245,7 +289,8 @@ class CaptureModel:
                 )
         self.device, self.config = device, config
         self.places = {view: place for place, view in enumerate(dataset.train)}
-        self.exposures = Exposures(device, count, state) if config.exposure else None
+        kind = look_of(config)
+        self.looks = Looks(device, kind, count, state) if kind else None
         self.cameras = CameraRefinement(device, count, dataset.scene_scale, state) if config.refine_cameras else None
         for view in dataset.views if config.environment else ():
             require_pinhole(view.camera)
@@ -257,7 +302,7 @@ class CaptureModel:
         self.no_gradients = device.memory.empty((1, CAMERA_ROW))
 
     def state(self) -> State:
-        parts = (self.exposures, self.cameras, self.environment)
+        parts = (self.looks, self.cameras, self.environment)
         return {name: values for part in parts if part for name, values in part.state().items()}
 
 
@@ -278,7 +323,7 @@ class CaptureStep:
         self._recorder = cast(Recorder, recorder)
         # Number of photographs before this one in the whole run.
         self._before = step * model.config.photographs + order
-        self._v_exposure: Array | None = None
+        self._v_look: Array | None = None
         self._v_environment: Array | None = None
         self.v_projection = self.v_shading = model.no_gradients
 
@@ -293,7 +338,7 @@ class CaptureStep:
             self.v_projection, self.v_shading = zeros((1, captured.row_length)), zeros((1, CAMERA_ROW))
         if recorder is None:
             rows = _part_rows(captured.width * captured.height)
-            self._v_exposure = zeros((rows, EXPOSURE)) if model.exposures else None
+            self._v_look = zeros((rows, model.looks.kind.look_floats)) if model.looks else None
             self._v_environment = zeros((rows, 3 * COEFFICIENTS)) if model.environment else None
             return
         if model.cameras:
@@ -307,33 +352,33 @@ class CaptureStep:
         return backgrounds.record(self._recorder, self.step, self.view, photograph) if backgrounds else photograph
 
     def shown(self, image: Image) -> Array:
-        """Return the image to compare, [1, H, W, 3]: the render with environment and exposure."""
-        environment, exposures = self._model.environment, self._model.exposures
+        """Return the image to compare, [1, H, W, 3]: the render with the environment, as the photograph shows it."""
+        environment, looks = self._model.environment, self._model.looks
         self._image, self._over = image, image.colors
         if environment:
             self._over = environment.record(self._recorder, self.cameras, image)
-        return exposures.record(self._recorder, self._place, self._over) if exposures else self._over
+        return looks.record(self._recorder, self._place, self._over) if looks else self._over
 
     def backward(self, v_shown: Array, v_alphas: Array) -> None:
         """Turn the gradient of `shown`'s result into that of the render, in place; an environment also writes `v_alphas`."""
-        environment, exposures = self._model.environment, self._model.exposures
-        if exposures:
-            self._v_exposure = exposures.record_backward(self._recorder, self._place, self._over, v_shown)
+        environment, looks = self._model.environment, self._model.looks
+        if looks:
+            self._v_look = looks.record_backward(self._recorder, self._place, self._over, v_shown)
         if environment:
             self._v_environment = environment.record_backward(self._recorder, self.cameras, self._image, v_shown, v_alphas)
 
     @property
     def gradients(self) -> list[Array]:
         of_cameras = [self.v_projection, self.v_shading] if self._model.cameras else []
-        return [*of_cameras, *(array for array in (self._v_exposure, self._v_environment) if array is not None)]
+        return [*of_cameras, *(array for array in (self._v_look, self._v_environment) if array is not None)]
 
     def update(self, recorder: Recorder, status: Array) -> None:
         """Update the learnt parts, unless `status` says that the step does not count."""
         model, place = self._model, self._place
         epoch = self.step // (len(model.places) // model.config.photographs)
         before, progress = self._before, self.step / model.config.steps
-        if model.exposures and self._v_exposure is not None:
-            model.exposures.record_update(recorder, place, self._v_exposure, status, epoch, progress)
+        if model.looks and self._v_look is not None:
+            model.looks.record_update(recorder, place, self._v_look, status, epoch, before, progress)
         if model.environment and self._v_environment is not None:
             model.environment.record_update(recorder, self._v_environment, status, before, progress)
         if model.cameras:
@@ -343,20 +388,23 @@ class CaptureStep:
 
 def is_of_capture(name: str) -> bool:
     """True if an array of a checkpoint belongs to the capture, not to the scene."""
-    return name.partition(".")[0] in (EXPOSURES, POSES, INTRINSICS, ENVIRONMENT)
+    return name.partition(".")[0] in (EXPOSURES, RESPONSE, POSES, INTRINSICS, ENVIRONMENT)
 
 
 def capture_shapes(config: TrainConfig, layout: Layout) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the capture's arrays in a checkpoint. KeyError or ValueError if exposures or poses, whose rows count
     the photographs, are missing or empty."""
     shapes: dict[str, tuple[int, ...]] = {}
-    each = {EXPOSURES: EXPOSURE} if config.exposure else {}
+    kind = look_of(config)
+    each = {EXPOSURES: kind.own_floats} if kind else {}
     each |= {POSES: POSE_CORRECTION} if config.refine_cameras else {}
     for name, row in each.items():
         _, (count, *_) = layout[name]
         if count == 0:
             raise ValueError(f"{name} have no rows")
         shapes[name] = (count, row)
+    if kind and kind.look_floats > kind.own_floats:
+        shapes[RESPONSE] = (kind.look_floats - kind.own_floats,)
     if config.refine_cameras:
         shapes[INTRINSICS] = (LENS_CORRECTION,)
     if config.environment:
@@ -366,7 +414,7 @@ def capture_shapes(config: TrainConfig, layout: Layout) -> dict[str, tuple[int, 
 
 @dataclass(frozen=True)
 class LearntCapture:
-    """The exposures, poses, intrinsics and environment that a run has learnt, by their names in checkpoints."""
+    """The looks, poses, intrinsics and environment that a run has learnt, by their names in checkpoints."""
 
     arrays: State
 
@@ -384,7 +432,7 @@ class LearntCapture:
     def load(cls, path: Path, config: TrainConfig) -> Self:
         """Read the learnt capture of a run with this configuration; SplatError if the file is damaged, or missing although the
         run learns one."""
-        if not (config.exposure or config.refine_cameras or config.environment):
+        if not (look_of(config) or config.refine_cameras or config.environment):
             return cls({})
 
         def check(header: dict[str, Any], layout: Layout) -> None:
@@ -394,6 +442,11 @@ class LearntCapture:
         what, advice, absent = "the learnt capture of a run", "train again", "finish the run with --resume"
         with reading(path, _CAPTURE, check, what, advice, absent=absent) as (_, arrays):
             return cls(arrays)
+
+    @property
+    def response(self) -> NDArray[np.float32] | None:
+        """Vignetting and response of the photographs' camera, for `evaluate`."""
+        return self.arrays.get(RESPONSE)
 
     @property
     def environment(self) -> Environment | None:

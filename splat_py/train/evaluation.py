@@ -5,7 +5,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +26,7 @@ from splat_py.scene.dataset import Dataset
 from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.pictures import beside, inside, picture_names, write_image
-from splat_py.train.capture_model import LENS_CORRECTION, POSE_CORRECTION, corrected, moved
+from splat_py.train.capture_model import LENS_CORRECTION, POSE_CORRECTION, Looks, corrected, moved
 from splat_py.train.photometric_loss import SUMS, WINDOW, Comparison, SsimPasses, photometric_loss
 
 # Variances and slopes below this count as 0.
@@ -96,6 +95,7 @@ def evaluate(
     antialiased: bool = False,
     align_poses: bool = False,
     environment: Environment | None = None,
+    response: NDArray[np.float32] | None = None,
     pictures: Path | None = None,
     lpips: Lpips | None = None,
     device: Device | str | None = None,
@@ -106,6 +106,7 @@ def evaluate(
         align_poses: move each camera to where its photograph fits the scene best (`align_pose`), as is usual for scenes
             trained with refined poses.
         environment: shown behind the scene instead of the dataset's background.
+        response: vignetting and response that a run has learnt with `ppisp` (`LearntCapture.response`), applied to renders.
         lpips: also compute LPIPS.
         pictures: folder for PNGs that show each photograph beside its render.
         device: where to render and to compare; the default device if None.
@@ -127,7 +128,11 @@ def evaluate(
                 views[index] = replace(view, camera=camera)
         dataset = replace(dataset, views=views, _images=dataset._images)
 
-    return evaluate_views(partial(render, gaussians, **how), dataset, dataset.test, pictures, lpips=lpips, device=device)
+    def draw(camera: Camera) -> NDArray[np.float32]:
+        image = render(gaussians, camera, **how)
+        return image if response is None else Looks.develop(get_device(device), image, response)
+
+    return evaluate_views(draw, dataset, dataset.test, pictures, lpips=lpips, device=device)
 
 
 def evaluate_views(

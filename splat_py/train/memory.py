@@ -133,7 +133,7 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
 
     # Renders; separate colours if depths are known; and the images of exposures, an environment or random backgrounds.
     floats = 3 + channels + 1 + (7 if config.depth_lambda else 0)
-    floats += 3 * (config.exposure + config.environment) + config.random_background
+    floats += 3 * (config.exposure + config.ppisp + config.environment) + config.random_background
     images = 0
     for size in set(work.train):
         pixels = size.width * size.height

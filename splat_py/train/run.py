@@ -216,6 +216,7 @@ def _fit(
             antialiased=config.antialiased,
             align_poses=config.refine_cameras,
             environment=learnt.environment,
+            response=learnt.response,
             pictures=folder.pictures,
             device=trainer.device,
         )

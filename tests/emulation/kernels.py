@@ -29,6 +29,7 @@ from splat_py.render.rasterize import Image, Rasterization
 from splat_py.render.shade import ColorModel, FeatureArrays, Shading, harmonics, network_weights
 from splat_py.render.splats import DENSE, GaussianArrays, SplatIds, Splats, StridedRows
 from splat_py.render.tiles import Binning, TileGrid
+from splat_py.train.capture_model import PPISP
 from splat_py.volume.device_field import Box, DeviceField, March, RayImage, Rays
 from splat_py.volume.grid import COEFFICIENTS, Volume, row_floats
 from splat_py.volume.hash_grid import LEVELS, HashShape, HashVolume
@@ -180,6 +181,8 @@ def shipped() -> list[Specialisation]:
     _record_hash_grid(recorder)
     for entry, lens in product(("refineCamera", "updateCamera"), ({}, {"WITH_LENS": True})):
         dispatches.dispatch("capture_model", entry, **lens)
+    for entry in ("developPixels", "developPixelsBackward", "updateLook"):
+        dispatches.dispatch("capture_model", entry, Look=PPISP.look, LOOK_FLOATS=PPISP.look_floats, OWN_FLOATS=PPISP.own_floats)
     tiles = {"LOSS_THREADS": _GPU_TUNING.loss_threads}
     dispatches.dispatch("loss", "ssimInTiles", NATIVE_ATOMICS=False, **tiles)
     # For torch: floats, any number of channels.

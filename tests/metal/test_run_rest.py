@@ -57,6 +57,7 @@ AS_ON_VULKAN = [
     named(photometric_losses.test_each_scalars_gradient, 4, "valid"),
     *(named(photometric_losses.check, name) for name in ("L2", "Charbonnier", "own")),
     named(exposures.test_gradients_of_a_picture_of_several_workgroups),
+    named(exposures.test_what_cameras_do_to_colours, 0.4),
     *(named(refinements.test_kernels, with_lens) for with_lens in (False, True)),
     named(environments.test_kernels),
     named(environments.test_photographs_over_random_backgrounds),

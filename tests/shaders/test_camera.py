@@ -8,7 +8,6 @@ from torch import Tensor
 from splat_py.shaders import camera as shader
 from splat_py.shaders import capture_model
 from tests.reference.camera_correction import rotation_of_vector
-from tests.reference.exposure import NEUTRAL
 from tests.reference.gaussian import cross_matrix, normalized
 from tests.reference.spherical_harmonics import basis_at
 from tests.shaders.camera_models import NO_LENS, fields_of
@@ -65,21 +64,6 @@ def test_coefficients_by_number() -> None:
         v_lens[:, i] = v
         wanted = {name: field for name, field in fields_of(v_lens).items() if field.any()}
         assert_gradients(shader.coefficient, v, [camera, i], [wanted, None])
-
-
-def test_exposure() -> None:
-    rng = np.random.default_rng(60)
-
-    def expose(rows: dict[str, Tensor], color: Tensor) -> Tensor:
-        c = torch.cat([color, torch.ones(20, 1)], 1)
-        return torch.stack([(rows[name] * c).sum(1) for name in ("red", "green", "blue")], 1)
-
-    rows = {name: rng.normal(size=(20, 4)) for name in ("red", "green", "blue")}
-    assert_like(capture_model.expose, expose, [rows, rng.uniform(size=(20, 3))])
-
-
-def test_the_neutral_exposure_changes_nothing() -> None:
-    np.testing.assert_array_equal(capture_model.neutralExposure(np.arange(12)), NEUTRAL)
 
 
 def test_environment() -> None:

@@ -1,4 +1,4 @@
-"""Exposures of photographs: their gradients, their effect on training, and checkpoints."""
+"""Looks of photographs, by affine maps and by PPISP: their gradients, their effect on training, and checkpoints."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 import tests.reference.exposure as ref
+import tests.reference.ppisp as ppisp_ref
 from splat_py import Dataset, load_dataset
 from splat_py.gpu.device import get_device
-from splat_py.train.capture_model import Exposures
+from splat_py.train.capture_model import AFFINE, PPISP, LearntCapture, Looks
 from splat_py.train.config import TrainConfig
 from splat_py.train.evaluation import evaluate
 from splat_py.train.trainer import Trainer
 from tests.refusals import refused
 from tests.shaders.oracle import pullback
+from tests.train.refinement import assert_same_bits
 
 CAPTURE = 24, 48
 CONFIG = TrainConfig(steps=100, sh_degree=1, init="random", init_num_pts=1500, exposure=True, accumulate="pair")
@@ -39,12 +41,12 @@ def test_gradients_of_a_picture_of_several_workgroups() -> None:
     device = get_device()
     state = {name: rng.uniform(0.1, 1, (2, 12)).astype(np.float32) for name in ("exposures", "exposures.m", "exposures.v")}
     colors, v_shown = (rng.normal(size=(1, 41, 53, 3)).astype(np.float32) for _ in range(2))
-    exposures = Exposures(device, 2, state)
+    exposures = Looks(device, AFFINE, 2, state)
     with device.recording() as recorder:
         array, v_array = device.memory.array(colors), device.memory.array(v_shown)
         shown = exposures.record(recorder, 1, array)
         parts = exposures.record_backward(recorder, 1, array, v_array)
-        exposures.record_update(recorder, 1, parts, device.memory.array(np.zeros(3, np.uint32)), epoch=2, progress=0.5)
+        exposures.record_update(recorder, 1, parts, device.memory.array(np.zeros(3, np.uint32)), epoch=2, step=5, progress=0.5)
 
     own = state["exposures"][1].astype(float)
     v_own, v_colors = ref.expose_backward(own, colors.astype(float), v_shown.astype(float))
@@ -60,16 +62,84 @@ def test_gradients_of_a_picture_of_several_workgroups() -> None:
     np.testing.assert_allclose(v_own, expected[0], rtol=1e-12)
 
 
-def test_regains_what_exposures_cost_and_keeps_the_mean(exposed: Dataset) -> None:
+@pytest.mark.parametrize("scale", [0.0, 0.4])
+def test_what_cameras_do_to_colours(scale: float) -> None:
+    """Every number's gradient and step, in a picture of several workgroups; also where all is neutral."""
+    rng, device = np.random.default_rng(71), get_device()
+    shapes = {"exposures": (2, 9), "response": (27,)}
+    state = {name: (scale * rng.uniform(-1, 1, shape)).astype(np.float32) for name, shape in shapes.items()}
+    # Light falls outwards; elsewhere it is cut off at 1, where its derivative depends on rounding.
+    state["response"][:15].reshape(3, 5)[:, 2:] = -scale * rng.uniform(0, 1, (3, 3))
+    state |= {f"{name}.{m}": rng.uniform(0.1, 1, shape).astype(np.float32) for name, shape in shapes.items() for m in "mv"}
+    colors, v_shown = (rng.uniform(low, 0.7, (1, 53, 41, 3)).astype(np.float32) for low in (0.05, -0.7))
+    looks = Looks(device, PPISP, 2, state)
+    with device.recording() as recorder:
+        array, v_array = device.memory.array(colors), device.memory.array(v_shown)
+        shown = looks.record(recorder, 1, array)
+        parts = looks.record_backward(recorder, 1, array, v_array)
+        looks.record_update(recorder, 1, parts, device.memory.array(np.zeros(3, np.uint32)), epoch=2, step=5, progress=0.5)
+    before = {name: values.astype(float) for name, values in state.items()}
+    inputs = before, 1, colors[0].astype(float), v_shown[0].astype(float), 2, 5
+    after, expected, v_colors = ppisp_ref.updated(*inputs, rates=(np.sqrt(0.3 * 0.006), 5e-4))
+    assert parts.shape == (3, 36)
+    np.testing.assert_allclose(shown.numpy()[0], expected, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(v_array.numpy()[0], v_colors, rtol=2e-4, atol=2e-4)
+    for name, values in after.items():
+        np.testing.assert_allclose(looks.state()[name], values, rtol=2e-4, atol=2e-4 * np.abs(values).max(), err_msg=name)
+    if scale == 0:
+        np.testing.assert_allclose(shown.numpy(), colors, rtol=0, atol=2e-5)
+
+
+def test_colours_past_the_ends_of_the_response_stay_finite() -> None:
+    """Black, white, and what no sensor sees; gradients are 0 where the light is cut off."""
+    device, row = get_device(), np.zeros(27, np.float32)
+    row[15:] = np.tile([0.5, -0.5, -2, 1], 3)
+    colors = np.array([[[0, 0, 0], [1, 1, 1], [-0.5, 0.5, 2], [1e-8, 1e-7, 1e-5], [40, 50, 60]]], np.float32)
+    shown = Looks.develop(device, colors, row)
+    assert np.isfinite(shown).all() and shown.min() >= 0 and shown.max() <= 1
+    looks = Looks(device, PPISP, 1)
+    looks._arrays["response"] = device.memory.array(row)
+    with device.recording() as recorder:
+        v = device.memory.array(np.ones((1, *colors.shape), np.float32))
+        parts = looks.record_backward(recorder, 0, device.memory.array(colors[None]), v)
+    assert np.isfinite(v.numpy()).all() and np.isfinite(parts.numpy()).all()
+    assert not v.numpy()[0, 0, -1].any()
+
+
+@pytest.mark.parametrize("option", ["exposure", "ppisp"])
+def test_regains_what_exposures_cost_and_keeps_the_mean(exposed: Dataset, option: str) -> None:
     scores = {}
     for learns in (False, True):
-        trainer = Trainer(exposed, replace(CONFIG, exposure=learns, steps=300, init="points"))
+        learnt = {"exposure": False} | {option: learns}
+        trainer = Trainer(exposed, replace(CONFIG, steps=300, init="points", **learnt))
         trainer.fit()
-        scores[learns] = evaluate(trainer.gaussians(), exposed)
+        scores[learns] = evaluate(trainer.gaussians(), exposed, response=trainer.learnt_capture().response)
     assert scores[True].corrected_psnr > scores[False].corrected_psnr + 0.5
     exposures = trainer.checkpoint().state["exposures"]
     assert np.ptp(exposures[:, 0]) > 0.1
-    np.testing.assert_allclose(exposures.mean(0), ref.NEUTRAL, atol=1e-5)
+    np.testing.assert_allclose(exposures.mean(0), ref.NEUTRAL if option == "exposure" else np.zeros(9), atol=1e-5)
+
+
+def test_the_response_is_kept_and_applied_to_held_out_photographs(exposed: Dataset, tmp_path: Path) -> None:
+    config = replace(CONFIG, exposure=False, ppisp=True)
+    trainer = Trainer(exposed, config)
+    while trainer.step < 3:
+        trainer.advance()
+    learnt = trainer.learnt_capture()
+    assert learnt.response is not None and learnt.response.all()
+    learnt.save(tmp_path / "capture")
+    np.testing.assert_array_equal(LearntCapture.load(tmp_path / "capture", config).response, learnt.response)
+    continued = Trainer(exposed, config, resume=trainer.checkpoint())
+    for each in (trainer, continued):
+        each.advance()
+    assert_same_bits(trainer.checkpoint().state, continued.checkpoint().state)
+
+    gaussians, dark = trainer.gaussians(), np.zeros(27, np.float32)
+    # α₁ of every channel: no light at the image's sides.
+    dark[2:15:5] = -4
+    plain, neutral, darker = (evaluate(gaussians, exposed, response=response).psnr for response in (None, 0 * dark, dark))
+    assert abs(neutral - plain) < 1e-3 < abs(darker - plain)
+    refused("exposure and ppisp exclude each other", replace(CONFIG, ppisp=True).validate)
 
 
 def test_pixels_that_are_masked_do_not_count(exposed: Dataset) -> None:

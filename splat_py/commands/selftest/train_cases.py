@@ -1,6 +1,7 @@
 """Cases of training: loss, Adam, whole steps, refinement of Gaussians, and learnt parts of a capture."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from splat_py.render.splats import GaussianArrays
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.images import ImageStore, View
 from splat_py.train import density
-from splat_py.train.capture_model import CameraRefinement, Exposures, LearntEnvironment
+from splat_py.train.capture_model import AFFINE, PPISP, CameraRefinement, LearntEnvironment, LookKind, Looks
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import FILTER, GROUPS, MEAN, Filter3D, ParameterMeans, Parameters
@@ -72,7 +73,7 @@ def cases() -> list[Case]:
         *(Case(f"training step, {how}", "training", partial(_training_step, how)) for how in ("auto", "pair")),
         Case("density control", "densify", _densify),
         Case("Markov chain Monte Carlo", "mcmc", _mcmc),
-        Case("learnt exposure", "exposure", _exposure),
+        *(Case(f"learnt {name}", name, partial(_look, *look)) for name, look in LOOKS.items()),
         Case("learnt cameras", "cameras", _cameras),
         Case("learnt environment", "environment", _environment),
         Case("learnt background", "background", _background),
@@ -278,19 +279,27 @@ def exposure_state() -> Arrays:
     return state | {"exposures": np.eye(3, 4, dtype=np.float32).reshape(1, 12) + state["exposures"]}
 
 
+def ppisp_state() -> Arrays:
+    return state_of("exposures", 120, PHOTOGRAPHS, 9) | state_of("response", 123, 27)
+
+
+# What photographs learn, the state before the step, and the least light in the image: powers are steep near 0.
+LOOKS = {"exposure": (AFFINE, exposure_state, 0.0), "ppisp": (PPISP, ppisp_state, 0.1)}
+
+
 def image(seed: int, low: float) -> Floats:
     """An image [1, H, W, 3]."""
     return inputs.uniform(seed, low, 1, 1, HEIGHT, WIDTH, 3)
 
 
-def _exposure(device: Device, stored: Arrays) -> Arrays:
-    exposures = Exposures(device, PHOTOGRAPHS, exposure_state())
-    colors, v_colors = (device.memory.array(image(seed, low)) for seed, low in ((100, 0), (101, -1)))
+def _look(kind: LookKind, state: Callable[[], Arrays], least: float, device: Device, stored: Arrays) -> Arrays:
+    looks = Looks(device, kind, PHOTOGRAPHS, state())
+    colors, v_colors = (device.memory.array(image(seed, low)) for seed, low in ((100, least), (101, -1)))
     with device.recording() as recorder:
-        shown = exposures.record(recorder, PHOTOGRAPH, colors)
-        parts = exposures.record_backward(recorder, PHOTOGRAPH, colors, v_colors)
-        exposures.record_update(recorder, PHOTOGRAPH, parts, _counting(device), EPOCH, PROGRESS)
-    return {"shown": shown.numpy()[0], "v_colors": v_colors.numpy()[0], **exposures.state()}
+        shown = looks.record(recorder, PHOTOGRAPH, colors)
+        parts = looks.record_backward(recorder, PHOTOGRAPH, colors, v_colors)
+        looks.record_update(recorder, PHOTOGRAPH, parts, _counting(device), EPOCH, CAPTURE_STEP, PROGRESS)
+    return {"shown": shown.numpy()[0], "v_colors": v_colors.numpy()[0], **looks.state()}
 
 
 def camera_state() -> Arrays:

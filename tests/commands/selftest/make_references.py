@@ -18,6 +18,7 @@ from torch import Tensor
 import tests.reference as ref
 import tests.reference.camera_correction as camera_ref
 import tests.reference.exposure as exposure_ref
+import tests.reference.ppisp as ppisp_ref
 import tests.volume.reference as volume_ref
 from splat_py import Camera
 from splat_py.base.files import atomic_path
@@ -48,7 +49,21 @@ Array = npt.NDArray[np.float64]
 
 
 def make() -> dict[str, npt.NDArray[Any]]:
-    once = (prefix_sum, radix_sort, crowd, loss, statistics, means, smoothing_filter, depth, training, densify, mcmc, exposure)
+    once = (
+        prefix_sum,
+        radix_sort,
+        crowd,
+        loss,
+        statistics,
+        means,
+        smoothing_filter,
+        depth,
+        training,
+        densify,
+        mcmc,
+        exposure,
+        ppisp,
+    )
     once += (cameras, environment, background, image, image_step, volume_step, volume_hash, portable)
     found: dict[str, Arrays] = {function.__name__.replace("_", " "): function() for function in once}
     found["filter"] = found.pop("smoothing filter")
@@ -322,6 +337,14 @@ def exposure() -> Arrays:
     lr = np.sqrt(0.05 * 0.001)
     after = exposure_ref.updated(state, train_cases.PHOTOGRAPH, v_own, train_cases.EPOCH, lr=lr, weight=1e-3)
     return {"shown": exposure_ref.expose(own, colors), "v_colors": v_colors, **after}
+
+
+def ppisp() -> Arrays:
+    state = {name: f64(values) for name, values in train_cases.ppisp_state().items()}
+    colors, v_shown = f64(train_cases.image(100, 0.1))[0], f64(train_cases.image(101, -1))[0]
+    counts = train_cases.PHOTOGRAPH, colors, v_shown, train_cases.EPOCH, train_cases.CAPTURE_STEP
+    after, shown, v_colors = ppisp_ref.updated(state, *counts, rates=(np.sqrt(0.3 * 0.006), 5e-4))
+    return {"shown": shown, "v_colors": v_colors, **after}
 
 
 def cameras() -> Arrays:
