@@ -1,12 +1,13 @@
 """Helpers for autograd functions, which keep their state as long as torch keeps the graph, are differentiable once, and break
 the graphs of torch.compile."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from splat_py.base.errors import SplatError
 
@@ -18,8 +19,17 @@ _SAYS_WHY = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
 
 def graph_break(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Decorate a function that uses a device: torch.compile breaks its graph and calls the function directly. The function
-    raises SplatError if an argument is inside a transformation of torch.func."""
+    raises SplatError if an argument is inside a transformation of torch.func, or has a tangent."""
+    refusal = "cannot be transformed by torch.func (grad, vmap, …), and has no forward derivative"
+    return _outside_graphs(function, lambda value: _is_transformed(value) or _has_tangent(value), refusal)
 
+
+def forward_graph_break(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """`graph_break` for a function that has forward derivatives: dual tensors, torch.func.jvp and jacfwd pass through it."""
+    return _outside_graphs(function, _is_beyond_forward_mode, "cannot be transformed by torch.func except by jvp and jacfwd")
+
+
+def _outside_graphs(function: Callable[_P, _R], is_refused: Callable[[Any], bool], refusal: str) -> Callable[_P, _R]:
     @wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         # The tracing compiler has already loaded what `disable` needs; loading it takes longer than a render.
@@ -27,11 +37,8 @@ def graph_break(function: Callable[_P, _R]) -> Callable[_P, _R]:
             if _SAYS_WHY:
                 torch._dynamo.graph_break(msg=f"{function.__name__} runs kernels that torch cannot trace; leave fullgraph out")
             return torch.compiler.disable(function)(*args, **kwargs)
-        if any(map(_is_transformed, (*args, *kwargs.values()))):
-            raise SplatError(
-                f"{function.__name__} cannot be transformed by torch.func (grad, vmap, …); "
-                "use torch.autograd.grad, and leading dimensions for batches"
-            )
+        if any(map(is_refused, (*args, *kwargs.values()))):
+            raise SplatError(f"{function.__name__} {refusal}; use torch.autograd.grad, and leading dimensions for batches")
         return function(*args, **kwargs)
 
     return call
@@ -42,17 +49,47 @@ def _is_transformed(value: Any) -> bool:
     return isinstance(value, Tensor) and (of.is_functorch_wrapped_tensor(value) or of.is_legacy_batchedtensor(value))
 
 
+def _has_tangent(value: Any) -> bool:
+    return isinstance(value, Tensor) and unpack_dual(value).tangent is not None
+
+
+def has_derivative(value: Any) -> bool:
+    """True for a tensor that has gradients or tangents, or may have them inside a transformation of torch.func."""
+    return isinstance(value, Tensor) and (value.requires_grad or _is_transformed(value) or _has_tangent(value))
+
+
+def _is_beyond_forward_mode(value: Any) -> bool:
+    """True inside a transformation other than torch.func.jvp, or `vmap` over tangents alone, as in jacfwd."""
+    of = torch._C._functorch
+    if not _is_transformed(value):
+        return False
+    if any(interpreter.key() == of.TransformType.Grad for interpreter in of.get_interpreter_stack() or ()):
+        return True
+    while of.is_gradtrackingtensor(value):
+        value = of.get_unwrapped(value)
+    return _is_transformed(value)
+
+
+def primal(tensor: Tensor) -> Tensor:
+    """Return a tensor without gradients, tangents and the wrappers of torch.func."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor.detach()
+
+
 def save_state(ctx: Any, state: Any, *tensors: Tensor | None) -> None:
-    """Keep `state` for the backward pass, until torch frees the graph. torch raises an error if one of its source `tensors` is
+    """Keep `state` for the derivatives, until torch frees the graph. torch raises an error if one of its source `tensors` is
     changed in place before that."""
     # The state lives as long as the graph holds this tensor, or another one with its storage.
     handle = torch.empty(0)
-    handle.untyped_storage().state = state  # type: ignore[attr-defined]
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     # Checkpointing's hooks return this tensor from a second forward pass, with its state; other hooks may return a copy.
-    if hooks is not None and hooks[0].__module__ != "torch.utils.checkpoint":
+    if _is_transformed(handle) or (hooks is not None and hooks[0].__module__ != "torch.utils.checkpoint"):
         ctx.state = state
+    else:
+        handle.untyped_storage().state = state  # type: ignore[attr-defined]
     ctx.save_for_backward(handle, *tensors)
+    ctx.save_for_forward(handle, *tensors)
 
 
 def load_state(ctx: Any) -> Any:
@@ -72,6 +109,8 @@ def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
                 "and differentiate one output after another"
             )
         context = _Context(ctx)
+        if any(map(_has_tangent, (*context.saved_tensors, *gradients))):
+            refuse_second_derivative(ctx)
         with torch.no_grad():
             results = backward(context, *gradients)
         if not torch.is_grad_enabled():
@@ -98,6 +137,73 @@ class _Context:
 def refuse_second_derivative(ctx: Any, *_: Tensor) -> Any:
     """Raise SplatError, as the backward pass of a gradient."""
     raise SplatError("splat_py's gradients cannot be differentiated again; leave create_graph out, or detach the gradient")
+
+
+class Stage(torch.autograd.Function):
+    """An autograd function with both derivatives: `backward`, and `jvp`, which returns `Tangents.of`."""
+
+    @staticmethod
+    def vmap(*_: Any) -> Any:
+        """torch leaves this out if only tangents are batched."""
+        raise SplatError("a render cannot be transformed by torch.func.vmap; use leading dimensions for batches")
+
+
+class Untransformed(Stage):
+    """Calls a function outside torch's transformations, which see no tensor among its arguments and thus no derivative."""
+
+    @staticmethod
+    def forward(function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    @staticmethod
+    def setup_context(*_: Any) -> None:
+        pass
+
+
+class Tangents(torch.autograd.Function):
+    """The forward derivative of a stage: in one direction or, as torch.func.jacfwd needs it, in several at once."""
+
+    @classmethod
+    def of(
+        cls,
+        push: Callable[[tuple[int, ...], list[Any]], tuple[Tensor | None, ...]],
+        tensors: Sequence[Tensor | None],
+        tangents: Sequence[Tensor | None],
+        optional: Collection[int] = (),
+    ) -> Any:
+        """Return the tangents of a stage's results, from its tensors and their tangents, where None stands for zeros.
+
+        `push` computes them, given the leading dimensions that all tangents have: none, or the number of directions. Those of
+        the `optional` tensors are None if all of them are zeros.
+        """
+        left_out = optional if all(tangents[i] is None for i in optional) else ()
+        given = [
+            torch.zeros(t.shape, dtype=t.dtype, device=t.device) if d is None and t is not None and i not in left_out else d
+            for i, (t, d) in enumerate(zip(tensors, tangents, strict=False))
+        ]
+        # Differentiating a tangent by any of these raises.
+        sources = [unpack_dual(t).primal for t in tensors if t is not None]
+        return cls.apply(push, len(given), *given, *sources)
+
+    @staticmethod
+    def forward(push: Any, count: int, *tensors: Tensor | None) -> Any:
+        return push((), list(tensors[:count]))
+
+    @staticmethod
+    def setup_context(*_: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, push: Any, count: int, *tensors: Tensor | None) -> Any:
+        given = [
+            t if t is None else t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in zip(tensors[:count], in_dims[2:], strict=False)
+        ]
+        results = push((info.batch_size,), given)
+        return results, tuple(None if result is None else 0 for result in results)
+
+    backward = staticmethod(refuse_second_derivative)
+    jvp = staticmethod(refuse_second_derivative)
 
 
 class _Constant(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""Stage 1, Gaussians → splats (kernels/project.slang, project_along_rays.slang), and its `autograd.Function`."""
+"""Stage 1, Gaussians → splats (kernels/project*.slang), and its `autograd.Function`."""
 
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from splat_py.gpu.arrays import Array
-from splat_py.gpu.autograd import first_derivative, graph_break, load_state, save_state
+from splat_py.gpu.autograd import (
+    Stage,
+    Tangents,
+    first_derivative,
+    forward_graph_break,
+    graph_break,
+    has_derivative,
+    load_state,
+    save_state,
+)
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sorting import PrefixSum
@@ -33,6 +42,31 @@ class Projection:
         self._dispatch(recorder, "projectForward", linear_groups(self.splats.count))
         if self.options.with_rays:
             self._dispatch(recorder, "findRays", self._pixel_groups, rays=self.splats.rays)
+
+    def record_tangents(self, recorder: Recorder, tangents: "Projection") -> None:
+        """Write the tangents of `splats` to `tangents.splats`, from those of Gaussians and cameras; after `record`."""
+        recorder.stage("project tangents")
+        of_splats = "projectAlongRaysTangents" if self.options.along_rays else "projectTangents"
+        stages = [(of_splats, linear_groups(self.splats.count))]
+        if tangents.splats.rays is not None:
+            stages.append(("findRayTangents", self._pixel_groups))
+        for entry, groups in stages:
+            recorder.dispatch(
+                "project_tangents",
+                entry,
+                groups,
+                gaussians=self.gaussians,
+                cameras=self.cameras,
+                ids=self.splats.ids,
+                options=self.options,
+                radii=self.splats.radii,
+                count=self.splats.count,
+                d_gaussians=tangents.gaussians,
+                d_cameras=tangents.cameras,
+                d_splats=tangents.splats,
+                d_rays=tangents.splats.rays,
+                D_GAUSSIANS=tangents.gaussians.count > 0,
+            )
 
     def record_backward(
         self,
@@ -128,7 +162,7 @@ class Placed(NamedTuple):
     viewmats_rs: Tensor | None = None  # [..., C, 4, 4] at the last row, with a rolling shutter (`Options.shutter`)
 
 
-@graph_break
+@forward_graph_break
 def project(
     means: Tensor,
     quats: Tensor | None,
@@ -160,16 +194,18 @@ def project(
     """
     placed = Placed(means, quats, scales, opacities, viewmats, Ks, **others)
     check_tensors(placed._asdict())
-    return ProjectedSplats(*_Project.apply(*placed, extras, (width, height), options, device_for(means, device)))
+    options = replace(options, camera_gradient=any(has_derivative(placed[i]) for i in _OF_CAMERAS))
+    *splats, _ = _Project.apply(*placed, extras, (width, height), options, device_for(means, device))
+    return ProjectedSplats(*splats)
 
 
 # viewmats, Ks, lenses and viewmats_rs in `Placed`
 _OF_CAMERAS = 4, 5, 7, 8
 
 
-class _Project(torch.autograd.Function):
+class _Project(Stage):
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Any, ...]:
+    def forward(*arguments: Any) -> tuple[Any, ...]:
         *tensors, extras, size, options, device = arguments
         placed = Placed(*tensors)
         work = _projection(placed, extras, size, options, device)
@@ -184,14 +220,34 @@ class _Project(torch.autograd.Function):
             work = replace(work, splats=replace(work.splats, rays=device.memory.empty(pixels)))
         with device.recording() as recorder:
             work.record(recorder)
-        splats = work.splats
-        arrays = splats.means2d, splats.depths, splats.conics, splats.opacities, splats.radii, splats.normals, splats.rays
-        *outputs, radii, normals, rays = (None if array is None else as_tensor(array, placed.means) for array in arrays)
-        save_state(ctx, (work, device), *placed, radii)
+        *outputs, normals, rays = _differentiable(work.splats, placed.means)
+        return *outputs, as_tensor(work.splats.radii, placed.means), work.splats.ids, None, normals, rays, (work, device)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        radii, rays, state = output[4], *output[-2:]
+        save_state(ctx, state, *inputs[:9], radii)
         ctx.set_materialize_grads(False)
-        of_cameras = any(ctx.needs_input_grad[i] for i in _OF_CAMERAS)
+        of_cameras = state[0].options.camera_gradient
         ctx.mark_non_differentiable(radii, *(() if rays is None or of_cameras else (rays,)))
-        return *outputs, radii, splats.ids, None, normals, rays
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        work, device = load_state(ctx)
+        _, *placed, radii = ctx.saved_tensors
+
+        def push(directions: tuple[int, ...], given: list[Any]) -> tuple[Tensor, ...]:
+            splats = Splats.empty(device, *directions, *radii.shape[:-1], options=work.options)
+            if work.splats.rays is not None and work.options.camera_gradient:
+                splats = replace(splats, rays=device.memory.empty((*directions, *work.splats.rays.shape)))
+            size = work.cameras.width, work.cameras.height
+            along = replace(_projection(Placed(*given), None, size, work.options, device), splats=splats)
+            with device.recording() as recorder:
+                work.record_tangents(recorder, along)
+            return _differentiable(splats, given[4])
+
+        *of_splats, normals, rays = Tangents.of(push, placed, tangents, optional=(0, 1, 2, 3, 6))
+        return *of_splats, None, None, None, normals, rays, None
 
     @staticmethod
     @first_derivative
@@ -199,7 +255,7 @@ class _Project(torch.autograd.Function):
         work, device = load_state(ctx)
         of_cameras = any(ctx.needs_input_grad[i] for i in _OF_CAMERAS)
         # means2d, depths, conics, opacities, normals and rays
-        of_splats = *gradients[:4], *gradients[-2:]
+        of_splats = *gradients[:4], *gradients[-3:-1]
         v = _gradients(work, device, of_splats, ctx.saved_tensors[5].shape[:-2], of_cameras)
         if work.options.sparse_grad:
             ids = as_tensor(work.splats.ids.gaussians, v.means).view(torch.int32).long().unique()
@@ -235,6 +291,12 @@ def project_backward(
     work = replace(_projection(placed, None, (width, height), options, device), splats=splats.arrays(device))
     of_splats = v_means2d, v_depths, v_conics, v_opacities, None, v_rays
     return _gradients(work, device, of_splats, viewmats.shape[:-2], of_cameras=True)
+
+
+def _differentiable(splats: Splats, like: Tensor) -> tuple[Any, ...]:
+    """The arrays of splats that have derivatives, as tensors."""
+    arrays = splats.means2d, splats.depths, splats.conics, splats.opacities, splats.normals, splats.rays
+    return tuple(None if array is None else as_tensor(array, like) for array in arrays)
 
 
 def _projection(placed: Placed, extras: Tensor | None, size: tuple[int, int], options: Options, device: Device) -> Projection:

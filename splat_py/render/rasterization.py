@@ -12,7 +12,7 @@ from torch import Tensor
 
 from splat_py import portable
 from splat_py.gpu.accumulation import Accumulate
-from splat_py.gpu.autograd import graph_break
+from splat_py.gpu.autograd import forward_graph_break, graph_break
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.tensors import check_tensors
@@ -36,7 +36,7 @@ HALVES = ("colors",)
 _UPPER = ([0, 0, 0, 1, 1, 2], [0, 1, 2, 1, 2, 2])
 
 
-@graph_break
+@forward_graph_break
 def rasterization(
     means: Tensor,
     quats: Tensor | None,
@@ -85,11 +85,11 @@ def rasterization(
     """Render Gaussians from C cameras (Kerbl et al. 2023). Arguments shared with gsplat have its names, order and conventions;
     `splat_py.gsplat.rasterization` accepts the rest of gsplat's arguments.
 
-    Differentiable once, in all tensors. They are float32 and on one torch device. Leading dimensions `...` are scenes, the same
-    for all tensors. `colors` may be float16: coefficients and features then take half the memory on the device, which still
-    computes in float32 and rounds only the final gradients. Gaussians are not drawn and get a zero gradient if they lie nearer
-    than `near_plane`, if a number of theirs or their projection is not finite, or if one is so large that gradients would
-    overflow: 1e10 in their geometry, 1e18 in their colours and signals.
+    Differentiable once, in all tensors, backward or forward (torch.func.jvp and jacfwd). They are float32 and on one torch
+    device. Leading dimensions `...` are scenes, the same for all tensors. `colors` may be float16: coefficients and features
+    then take half the memory on the device, which still computes in float32 and rounds only the final gradients. Gaussians are
+    not drawn and get a zero gradient if they lie nearer than `near_plane`, if a number of theirs or their projection is not
+    finite, or if one is so large that gradients would overflow: 1e10 in their geometry, 1e18 in their colours and signals.
 
     Args:
         means: [..., N, 3] centres, world units.

@@ -1,7 +1,9 @@
 """Stage 4, splats → pixels (kernels/rasterize.slang), and its `autograd.Function`."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from splat_py.base.errors import SplatError
 from splat_py.gpu.arrays import Array
-from splat_py.gpu.autograd import first_derivative, graph_break, load_state, save_state
+from splat_py.gpu.autograd import Stage, Tangents, first_derivative, forward_graph_break, graph_break, load_state, save_state
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.tensors import as_tensor, check_tensors
@@ -23,6 +25,8 @@ from splat_py.render.tiles import BinnedTiles, TileLists
 MAX_CHANNELS = 32
 # With absgrad one pass blends all: the absolute value of a gradient is not the sum of each pass's absolute values.
 MAX_ABSGRAD_CHANNELS = 128
+# Directions in which one pass differentiates forward: those of a pose.
+MAX_DIRECTIONS = 6
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,37 @@ class Rasterization:
         recorder.stage("rasterize")
         self._dispatch(recorder, "packSplats", linear_groups(self.splats.count))
 
+    def record_tangents(
+        self, recorder: Recorder, tangents: "Rasterization", d_colors: Array, d_alphas: Array, directions: int
+    ) -> None:
+        """Write the tangents of the image to `d_colors` [directions, C, H, W, D] and `d_alphas`, from those of splats, rays,
+        colours and backgrounds; after `record`."""
+        recorder.stage("rasterize tangents")
+        tangents._dispatch(recorder, "packSplats", linear_groups(tangents.splats.count))
+        pixels, undone, undone_saved = (directions, *self.image.final_T.shape, 2), None, None
+        if self.lists.segments > 1:
+            undone = recorder.scratch(pixels)
+            undone_saved = None if self.image.saved is None else recorder.scratch(pixels)
+        together = min(directions, MAX_DIRECTIONS)
+        for first, segment in product(range(0, directions, together), self._segments()):
+            self._dispatch(
+                recorder,
+                "rasterizeTangents",
+                self._groups,
+                segment=segment,
+                packed_tangents=tangents.packed_splats,
+                d_backgrounds=tangents.backgrounds,
+                d_colors=d_colors,
+                d_alphas=d_alphas,
+                undone=undone,
+                undone_saved=undone_saved,
+                v_rays=tangents.splats.rays,
+                # The last pass may repeat some directions.
+                first_direction=min(first, directions - together),
+                DIRECTIONS=together,
+                RAY_GRADIENT=tangents.splats.rays is not None,
+            )
+
     def record_backward(
         self, recorder: Recorder, v_colors: Array, v_alphas: Array, v_splats: Array, v_rays: Array | None = None
     ) -> None:
@@ -197,7 +232,7 @@ class Rasterization:
         )
 
 
-@graph_break
+@forward_graph_break
 def rasterize_to_pixels(
     splats: ProjectedSplats,
     colors: Tensor,
@@ -221,7 +256,7 @@ def rasterize_to_pixels(
     return rendered.colors, rendered.alphas
 
 
-@graph_break
+@forward_graph_break
 def rasterize(
     splats: ProjectedSplats,
     colors: Tensor,
@@ -263,10 +298,10 @@ def rasterize(
         image = Image.empty(device, *size, distortion=distortion and is_last, median=median and is_last)
         placed = splats.means2d, splats.conics, splats.opacities, colors[..., part], behind, splats.extras, splats.rays
         images.append(_Rasterize.apply(*placed, splats, tiles, image, options, device))
-    parts, alphas, arrays = zip(*images, strict=True)
+    parts, alphas, works = zip(*images, strict=True)
     if len(parts) > 1:
         device.flush()
-    return RenderedImages(parts[0] if len(parts) == 1 else torch.cat(parts, -1), alphas[0], arrays[-1])
+    return RenderedImages(parts[0] if len(parts) == 1 else torch.cat(parts, -1), alphas[0], works[-1].image)
 
 
 @dataclass(frozen=True)
@@ -278,18 +313,42 @@ class RenderedImages:
     arrays: Image
 
 
-class _Rasterize(torch.autograd.Function):
+class _Rasterize(Stage):
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Image]:
+    def forward(*arguments: Any) -> tuple[Tensor, Tensor, Rasterization]:
         *tensors, splats, tiles, image, options, device = arguments
-        means2d, _, _, colors, backgrounds, _, _ = tensors
+        colors, backgrounds = tensors[3:5]
         work = _rasterization(splats, colors, tiles, backgrounds, image, options, device)
         with device.recording() as recorder:
             work.record(recorder)
-        save_state(ctx, work, *tensors, tiles.offsets, tiles.all_ids)
+        return as_tensor(image.colors, colors), as_tensor(image.alphas, colors), work
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        *tensors, _, tiles, _, options, _ = inputs
+        save_state(ctx, output[-1], *tensors, tiles.offsets, tiles.all_ids)
         # The backward pass stores `absgrad` on it.
-        ctx.means2d = means2d if options.absgrad else None
-        return as_tensor(image.colors, colors), as_tensor(image.alphas, colors), image
+        ctx.means2d = tensors[0] if options.absgrad else None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        work = load_state(ctx)
+        _, *tensors, _, _ = ctx.saved_tensors
+
+        def push(directions: tuple[int, ...], given: list[Any]) -> tuple[Tensor, ...]:
+            memory, cameras, count = work.device.memory, work.image.final_T.shape[0], math.prod(directions)
+            arrays: list[Any] = [None if tensor is None else memory.array(tensor.contiguous()) for tensor in given]
+            means2d, conics, opacities, colors, backgrounds, extras, rays = arrays
+            backgrounds = backgrounds or memory.zeros((count, cameras, work.colors.shape[-1]))
+            splats = Splats(means2d, opacities, conics, opacities, work.splats.radii, extras=extras, rays=rays)
+            along = replace(work, splats=splats, colors=colors, backgrounds=backgrounds)
+            pixels = *directions, *work.image.final_T.shape
+            d_colors, d_alphas = memory.empty((*pixels, work.colors.shape[-1])), memory.empty((*pixels, 1))
+            with work.device.recording() as recorder:
+                work.record_tangents(recorder, along, d_colors, d_alphas, count)
+            return as_tensor(d_colors, given[0]), as_tensor(d_alphas, given[0])
+
+        return *Tangents.of(push, tensors, tangents, optional=(6,)), None
 
     @staticmethod
     @first_derivative

@@ -11,7 +11,16 @@ from torch import Tensor
 
 from splat_py.base.errors import SplatError
 from splat_py.gpu.arrays import Array
-from splat_py.gpu.autograd import first_derivative, graph_break, load_state, save_state
+from splat_py.gpu.autograd import (
+    Stage,
+    Tangents,
+    Untransformed,
+    first_derivative,
+    forward_graph_break,
+    graph_break,
+    load_state,
+    save_state,
+)
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.gpu.sources import constant
@@ -143,6 +152,31 @@ class Shading:
         recorder.stage("shade")
         self._dispatch(recorder, "shadeForward", linear_groups(self.colors.size // 3), colors=self.colors, learnt=None)
 
+    def record_tangents(
+        self,
+        recorder: Recorder,
+        d_colors: Array,
+        d_means: Array,
+        d_features: Array | None,
+        d_viewmats: Array,
+        d_weights: Array | None,
+    ) -> None:
+        """Write the tangents [directions, ...] of `colors`, from those of means, features, cameras and weights, all float32."""
+        recorder.stage("shade tangents")
+        self._dispatch(
+            recorder,
+            "shadeTangents",
+            linear_groups(self.colors.size // 3),
+            directions=d_colors.size // self.colors.size,
+            v_means=d_means,
+            v_features=FeatureArrays(d_features, None, None, self.features.stored),
+            D_FEATURES=d_features is not None,
+            d_weights=d_weights,
+            d_viewmats=d_viewmats,
+            colors=d_colors,
+            learnt=None,
+        )
+
     def record_backward(
         self,
         recorder: Recorder,
@@ -213,7 +247,7 @@ class Shading:
         )
 
 
-@graph_break
+@forward_graph_break
 def shade(
     means: Tensor,
     features: Tensor,
@@ -254,18 +288,23 @@ def shade(
     options = options or Options.on(device)
     each_camera = features.dim() - (1 if isinstance(color, int) else 0) == means.dim() + 1
     if not each_camera:
-        return cast(Tensor, _Shade.apply(means, features, viewmats, radii, weights, model, options, ids, device))
+        return cast(Tensor, _Shade.apply(means, features, viewmats, radii, weights, model, options, ids, device)[0])
     # Each camera has its own features, so it counts as a scene.
     gaussians, cameras = means.shape[-2], viewmats.shape[-3]
-    if ids.images is not None and ids.gaussians is not None:
-        device.flush()
-        images, of_scene = (as_tensor(a, means).view(torch.int32) for a in (ids.images, ids.gaussians))
-        own = device.memory.array((images * gaussians + of_scene % gaussians).view(torch.uint32))
-        ids = replace(ids, gaussians=own)
+    if ids.packed:
+        ids = Untransformed.apply(_ids_of_cameras, ids, gaussians, device)
     means = means[..., None, :, :].expand(*viewmats.shape[:-2], gaussians, 3)
     radii = radii if ids.packed else radii[..., None, :, :]
-    colors = _Shade.apply(means, features, viewmats[..., None, :, :], radii, weights, model, options, ids, device)
+    colors, _ = _Shade.apply(means, features, viewmats[..., None, :, :], radii, weights, model, options, ids, device)
     return cast(Tensor, colors if ids.packed else colors.reshape(*viewmats.shape[:-3], cameras, gaussians, 3))
+
+
+def _ids_of_cameras(ids: SplatIds, gaussians: int, device: Device) -> SplatIds:
+    """The ids of packed splats in scenes of one camera each."""
+    assert ids.images is not None and ids.gaussians is not None
+    device.flush()
+    images, of_scene = (array.tensor().view(torch.int32) for array in (ids.images, ids.gaussians))
+    return replace(ids, gaussians=device.memory.array((images * gaussians + of_scene % gaussians).view(torch.uint32)))
 
 
 def shade_channels(
@@ -283,19 +322,36 @@ def shade_channels(
     return torch.cat(shaded, -1)[..., :channels]
 
 
-class _Shade(torch.autograd.Function):
+class _Shade(Stage):
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        means, features, viewmats, radii, weights, *others = arguments
-        work, device = _shading(*arguments), others[-1]
+    def forward(*arguments: Any) -> tuple[Tensor, Any]:
+        work, device = _shading(*arguments), arguments[-1]
         with device.recording() as recorder:
             work.record(recorder)
-        save_state(ctx, (work, device), means, features, viewmats, radii, weights)
-        return as_tensor(work.colors, means)
+        return as_tensor(work.colors, arguments[0]), (work, device)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        save_state(ctx, output[-1], *inputs[:5])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        work, device = load_state(ctx)
+        _, means, features, viewmats, _, weights = ctx.saved_tensors
+
+        def push(directions: tuple[int, ...], given: list[Any]) -> tuple[Tensor, ...]:
+            arrays: list[Any] = [None if t is None else device.memory.array(t.float().contiguous()) for t in given]
+            d_colors = device.memory.empty((*directions, *work.colors.shape))
+            with device.recording() as recorder:
+                work.record_tangents(recorder, d_colors, *arrays)
+            return (as_tensor(d_colors, given[0]),)
+
+        return *Tangents.of(push, (means, features, viewmats, weights), (*tangents[:3], tangents[4]), optional=(1,)), None
 
     @staticmethod
     @first_derivative
-    def backward(ctx: Any, v_colors: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, v_colors: Tensor, _: None) -> tuple[Tensor | None, ...]:
         work, device = load_state(ctx)
         _, _, features, viewmats, *_ = ctx.saved_tensors
         v = _gradients(work, device, v_colors, viewmats.shape[:-2], features, of_cameras=ctx.needs_input_grad[2])

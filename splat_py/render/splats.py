@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from splat_py.gpu.arrays import Array
+from splat_py.gpu.autograd import primal
 from splat_py.gpu.device import Device
 from splat_py.gpu.tensors import as_tensor
 from splat_py.render.options import Options
@@ -139,9 +140,9 @@ class ProjectedSplats:
     def arrays(self, device: Device) -> Splats:
         """Copy the splats to a device, without normals."""
         tensors = (self.means2d, self.depths, self.conics, self.opacities, self.radii)
-        means2d, depths, conics, opacities, radii = (device.memory.array(t.detach().contiguous()) for t in tensors)
+        means2d, depths, conics, opacities, radii = (device.memory.array(primal(t).contiguous()) for t in tensors)
         others = (self.extras, self.rays)
-        extras, rays = (None if t is None else device.memory.array(t.detach().contiguous()) for t in others)
+        extras, rays = (None if t is None else device.memory.array(primal(t).contiguous()) for t in others)
         return Splats(means2d, depths, conics, opacities, radii, self.ids, extras, rays=rays)
 
     @property

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from splat_py.base.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
-from splat_py.gpu.autograd import first_derivative, graph_break
+from splat_py.gpu.autograd import Stage, first_derivative, forward_graph_break
 from splat_py.gpu.device import Device
 from splat_py.gpu.tensors import as_tensor, check_tensors
 from splat_py.render import checks
@@ -22,7 +22,7 @@ from splat_py.render.splats import ProjectedSplats
 from splat_py.render.tiles import BinnedTiles, bin_tiles
 
 
-@graph_break
+@forward_graph_break
 def rasterization_2dgs(
     means: Tensor,
     quats: Tensor,
@@ -209,11 +209,18 @@ def with_densify(ray_transforms: Tensor, densify: Tensor) -> Tensor:
     return cast(Tensor, _Densify.apply(ray_transforms, densify))
 
 
-class _Densify(torch.autograd.Function):
+class _Densify(Stage):
     @staticmethod
-    def forward(ctx: Any, ray_transforms: Tensor, densify: Tensor) -> Tensor:
-        ctx.save_for_backward(ray_transforms)
+    def forward(ray_transforms: Tensor, densify: Tensor) -> Tensor:
         return ray_transforms.view_as(ray_transforms)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def jvp(ctx: Any, d_ray_transforms: Tensor, _: Tensor) -> Tensor:
+        return d_ray_transforms.view_as(d_ray_transforms)
 
     @staticmethod
     @first_derivative

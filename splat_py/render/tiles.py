@@ -3,14 +3,14 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from splat_py.gpu.arrays import Array
-from splat_py.gpu.autograd import graph_break
+from splat_py.gpu.autograd import Untransformed, forward_graph_break
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sorting import PrefixSum, RadixSort
@@ -184,11 +184,12 @@ class TileLists:
     order: Array | None = None
     isect_offsets: Array | None = None
 
-    # Numbers that kernels read: elements of all lists, pixels along a tile's side, tiles along an image's x and y.
+    # Numbers that kernels read: elements of all lists, pixels along a tile's side, tiles along an image's x and y, images.
     capacity = property(attrgetter("ids.size"))
     tile_size = property(attrgetter("grid.tile_size"))
     columns = property(attrgetter("grid.columns"))
     rows = property(attrgetter("grid.rows"))
+    cameras = property(attrgetter("grid.cameras"))
 
 
 def segments_for(device: Device, max_tile_count: int) -> int:
@@ -237,7 +238,7 @@ _expected: dict[tuple[int, int], int] = {}
 _MOST_SIZES, _MOST_EXPECTED = 1024, 1 << 22
 
 
-@graph_break
+@forward_graph_break
 def bin_tiles(
     splats: ProjectedSplats,
     width: int,
@@ -257,6 +258,10 @@ def bin_tiles(
         SplatError: there are more intersections than lists can hold.
     """
     device = device_for(splats.means2d, device)
+    return cast(BinnedTiles, Untransformed.apply(_lists_of, splats, width, height, options, expect, device))
+
+
+def _lists_of(splats: ProjectedSplats, width: int, height: int, options: Options, expect: bool, device: Device) -> BinnedTiles:
     arrays = splats.arrays(device)
     tile = options.tile_size
     grid = TileGrid(tile, int(-(-width // tile)), int(-(-height // tile)), splats.cameras)

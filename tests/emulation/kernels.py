@@ -142,6 +142,7 @@ def _device(tuning: Tuning) -> Device:
 empty = _Memory().empty
 DEVICE = _device(_GPU_TUNING)
 SCENE = GaussianArrays(empty((8, 3)), empty((8, 4)), empty((8, 3)), empty(8))
+NO_GAUSSIANS = GaussianArrays(empty(0), empty(0), empty(0), empty(0))
 CAMERAS = Cameras(empty((1, 4, 4)), empty((1, 3, 3)), 8, 8)
 PACKED = SplatIds.empty(DEVICE, 8, 1)
 RAYS, IMAGE = Rays(empty((8, 3)), empty((8, 3))), RayImage(empty((8, 3)), empty(8), empty(8))
@@ -158,6 +159,7 @@ def shipped() -> list[Specialisation]:
     _record_packed(recorder)
     _record_cameras(recorder)
     _record_along_rays(recorder)
+    _record_tangents(recorder)
     # Adam: one number a row, or rows of spherical harmonics (splat_py/train/parameters.py).
     for row, head in ((1, 0), (3, 3), (12, 3), (27, 3), (48, 3)):
         dispatches.dispatch("optimize", "adam", ROW=row, HEAD=head)
@@ -440,6 +442,64 @@ def _record_along_rays(recorder: Recorder) -> None:
     for options, cameras, ids in ((still, CAMERAS, DENSE), (moving, poses, PACKED)):
         _record_projection(recorder, SCENE, cameras, options, ids)
         _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=ids)
+
+
+def _record_tangents(recorder: Recorder) -> None:
+    """Forward derivatives of all cameras, shapes and colours, in one direction or in two, and of cameras alone."""
+    lens, shutter = {"lenses": empty((1, LENS))}, "ROLLING_TOP_TO_BOTTOM"
+    opencv, rays = Options(16, camera_model="OpenCVPinhole"), Options(16, primitive="RayGaussian")
+    for options, of_cameras, covars, ids in (
+        (Options(16), {}, None, DENSE),
+        (Options(16), {}, None, PACKED),
+        (Options(16, antialiased=True), {}, None, PACKED),
+        (Options(16), {}, empty((8, 6)), PACKED),
+        (Options(16, camera_model="Orthographic"), {}, None, PACKED),
+        (Options(16, camera_model="Equirectangular"), {}, None, PACKED),
+        (Options(16, camera_model="Fisheye"), lens, None, PACKED),
+        (opencv, lens, None, PACKED),
+        (replace(opencv, with_ut=True), lens, None, PACKED),
+        (replace(opencv, shutter=shutter), lens, None, PACKED),
+        (replace(opencv, shutter=shutter, with_ut=True), lens, None, PACKED),
+        (rays, {}, None, PACKED),
+        (replace(rays, camera_model="Orthographic"), {}, None, PACKED),
+        (replace(rays, camera_model="Equirectangular"), {}, None, PACKED),
+        (replace(rays, camera_model="Fisheye"), lens, None, DENSE),
+        (replace(rays, camera_model="OpenCVPinhole"), lens, None, PACKED),
+        (replace(rays, camera_model="OpenCVPinhole", shutter=shutter), lens, None, PACKED),
+        (Options(16, primitive="Surfel"), {}, None, PACKED),
+    ):
+        cameras = replace(CAMERAS, shutter=options.shutter, **of_cameras)
+        splats = Splats.empty(DEVICE, 8, options=options, ids=ids)
+        splats = replace(splats, rays=empty((1, 8, 8, 6)) if options.with_rays else None)
+        projection = Projection(replace(SCENE, covars=covars), cameras, splats, options)
+        for gaussians in (projection.gaussians, NO_GAUSSIANS):
+            projection.record_tangents(recorder, replace(projection, gaussians=gaussians))
+    radii, colors, weights = empty((8, 2), np.int32), empty((8, 3)), empty(network_weights(5, 3))
+    for color, used, ids in (
+        (harmonics(1), None, DENSE),
+        (ColorModel("SphericalGaussians", 15), None, PACKED),
+        (ColorModel("ColorNetwork", 5, weights.size), weights, PACKED),
+    ):
+        of_color = FeatureArrays.of(empty((8, color.features)), color.features)
+        shading = Shading(SCENE.means, of_color, CAMERAS, radii, colors, color, Options(16), ids, used)
+        for features in (of_color.floats or of_color.fours, None):
+            shading.record_tangents(recorder, colors, SCENE.means, features, CAMERAS.viewmats, used)
+    for options, channels, distortion in (
+        (Options(16), 3, False),
+        (Options(16), 4, False),
+        (Options(16, falloff="GeneralizedExponential", extras=1), 3, False),
+        (Options(16, falloff="BetaKernel", extras=1), 3, False),
+        (rays, 3, False),
+        (replace(rays, camera_model="Fisheye"), 3, False),
+        (Options(16, primitive="Surfel"), 8, True),
+    ):
+        splats = replace(Splats.empty(DEVICE, 8, options=options), extras=empty((8, 1)) if options.extras else None)
+        lists = Binning(DEVICE, splats, TileGrid(16, 2, 2, 1), options).lists(1)
+        image = Image.empty(DEVICE, 1, 8, 8, channels, distortion=distortion)
+        work = Rasterization(DEVICE, splats, empty((8, channels)), empty((1, channels)), lists, image, options)
+        for directions, of_rays in product((1, 2), (None, empty((1, 8, 8, 6))) if options.with_rays else (None,)):
+            along = replace(work, splats=replace(splats, rays=of_rays))
+            work.record_tangents(recorder, along, image.colors, image.alphas, directions)
 
 
 def _record_cameras(recorder: Recorder) -> None:

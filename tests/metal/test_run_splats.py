@@ -39,6 +39,7 @@ from tests.render import test_colors as colors
 from tests.render import test_eval3d as eval3d
 from tests.render import test_falloffs as falloffs
 from tests.render import test_falloffs2d as falloffs2d
+from tests.render import test_forward_mode as forward_mode
 from tests.render import test_half_colors as half_colors
 from tests.render import test_rasterization as renders
 from tests.render import test_surfels as surfels
@@ -432,3 +433,18 @@ def test_another_limit_of_alpha(tile_size: int, metal: MetalOnCpu) -> None:
 
     how = {"max_alpha": 0.99, "tile_size": tile_size}
     every_order(metal, lambda: camera_models.check(dict(inputs), "pinhole", 21, 18, **how))
+
+
+FORWARD = (
+    *("dense", "packed, with expected depth", "batches, antialiased", "covariances", "harmonics of each camera, dense"),
+    *("an orthographic camera", "a fisheye", "an equirectangular camera", "a lens", "the unscented transform"),
+    *("a rolling shutter", "a rolling shutter and the unscented transform", "along rays", "surfels, packed"),
+    *("along a lens's rays", "along a fisheye's rays", "along an orthographic camera's rays"),
+    *("along an equirectangular camera's rays", "along a rolling shutter's rays"),
+    *("GeneralizedExponential", "BetaKernel", "SphericalGaussians", "ColorNetwork"),
+)
+
+
+@pytest.mark.parametrize("case", FORWARD)
+def test_forward_derivatives(case: str, metal: MetalOnCpu) -> None:
+    every_order(metal, partial(forward_mode.check_adjoint, forward_mode.CASES[case](), together=True), SCHEDULES[2:])

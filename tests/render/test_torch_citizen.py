@@ -354,8 +354,12 @@ TRANSFORMATIONS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] 
 
 
 @pytest.mark.parametrize("transformation", TRANSFORMATIONS)
-def test_transformations_are_refused(case: Case, transformation: str) -> None:
+def test_transformations_are_refused(case: Case, transformation: str, request: pytest.FixtureRequest) -> None:
+    """Scenes have forward derivatives (test_forward_mode.py)."""
     function, x = case
+    if transformation == "jvp" and ("rasterization" in request.node.name or "its stages" in request.node.name):
+        assert TRANSFORMATIONS[transformation](function, x.detach())[1].any()
+        return
     with pytest.raises(SplatError, match=r"cannot be transformed by torch.func") as error:
         TRANSFORMATIONS[transformation](function, x.detach())
     assert "\n" not in str(error.value)

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from splat_py.commands.selftest import inputs
 from splat_py.commands.selftest.inputs import HEIGHT, WIDTH, Arrays, Case, Floats, leaves_of, with_gradients
@@ -91,6 +92,9 @@ def cases() -> list[Case]:
         name = f"render {mode} {filtering}"
         found.append(Case(f"render, {mode}, {filtering}", name, partial(_render, mode, filtering, "auto")))
     found.append(Case("render, per intersection", "render RGB classic", partial(_render, "RGB", "classic", "pair")))
+    for kind, reference in (("projected", "render RGB classic"), ("surfels", "rays surfels"), ("lens", "rays gaussians")):
+        run = partial(_forward_derivatives, kind)
+        found.append(Case(f"forward derivatives, {kind}", reference, run, needs=_FORWARD))
     for kind, packed in product(RAY_KINDS, (False, True)):
         name = f"{kind} along rays{', packed' if packed else ''}"
         found.append(Case(name, f"rays {kind}", partial(_along_rays, kind, packed)))
@@ -234,17 +238,40 @@ def ray_inputs() -> dict[str, Floats]:
 def _along_rays(kind: str, packed: bool, device: Device, stored: Arrays) -> Arrays:
     leaves = leaves_of(**ray_inputs())
     width, height = RAY_SIDES
-    how: dict[str, Any] = {**leaves, "width": width, "height": height, "packed": packed, "device": device}
-    if kind == "surfels":
-        image, _, _, _, distortion, _, _ = rasterization_2dgs(**how, render_mode="RGB+D", distloss=True)
-        outputs = {"image": image, "distortion": distortion}
-    else:
-        # A lens that does not distort: the pinhole's results, by the kernels of other cameras.
-        lens = torch.zeros(len(leaves["viewmats"]), 4) if kind == "lens" else None
-        image, alphas, _ = rasterization(**how, with_eval3d=True, radial_coeffs=lens)
-        outputs = {"image": image, "alphas": alphas}
+    outputs = _outputs(kind, {**leaves, "width": width, "height": height, "packed": packed, "device": device})
     del leaves["colors"]
     return with_gradients(outputs, leaves, 85, stored)
+
+
+def _outputs(kind: str, how: dict[str, Any]) -> dict[str, Tensor]:
+    """A render's images: those of surfels, of Gaussians by their projection, or along the rays of pinholes or of a lens."""
+    if kind == "surfels":
+        image, _, _, _, distortion, _, _ = rasterization_2dgs(**how, render_mode="RGB+D", distloss=True)
+        return {"image": image, "distortion": distortion}
+    # A lens that does not distort: the pinhole's results, by the kernels of other cameras.
+    lens = torch.zeros(len(how["viewmats"]), 4) if kind == "lens" else None
+    image, alphas, _ = rasterization(**how, with_eval3d=kind != "projected", radial_coeffs=lens)
+    return {"image": image, "alphas": alphas}
+
+
+def _forward_derivatives(kind: str, device: Device, stored: Arrays) -> Arrays:
+    """Gradients as Jacobians, from forward derivatives in the direction of each number, times the outputs' adjoints."""
+    projected = kind == "projected"
+    given = vars(inputs.scene(cameras=2)) if projected else ray_inputs()
+    how: dict[str, Any] = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in given.items()}
+    width, height = (WIDTH, HEIGHT) if projected else RAY_SIDES
+    how |= {"width": width, "height": height, "device": device}
+    if projected:
+        how |= {"colors": how.pop("sh"), "sh_degree": 3}
+    found = {}
+    for name in ("viewmats", "opacities"):
+        jacobians = torch.func.jacfwd(lambda values, name=name: _outputs(kind, how | {name: values}))(how[name])
+        v = np.zeros(how[name].shape, np.float32)
+        for key, (output, jacobian) in enumerate(jacobians.items(), 83 if projected else 85):
+            v += np.tensordot(inputs.v(key, stored[output]), jacobian.numpy(), stored[output].ndim)
+        found[f"v_{name}"] = v
+    v_viewmats = found.pop("v_viewmats")
+    return found | {"v_rotations": v_viewmats[:, :3, :3], "v_translations": v_viewmats[:, :3, 3]}
 
 
 def portable_inputs() -> tuple[Floats, Floats]:
