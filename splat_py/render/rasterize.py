@@ -1,6 +1,5 @@
 """Stage 4, splats → pixels (kernels/rasterize.slang), and its `autograd.Function`."""
 
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -120,15 +119,14 @@ class Rasterization:
         recorder.stage("rasterize")
         self._dispatch(recorder, "packSplats", linear_groups(self.splats.count))
 
-    def record_tangents(
-        self, recorder: Recorder, tangents: "Rasterization", d_colors: Array, d_alphas: Array, directions: int
-    ) -> None:
-        """Write the tangents of the image to `d_colors` [directions, C, H, W, D] and `d_alphas`, from those of splats, rays,
+    def record_tangents(self, recorder: Recorder, tangents: "Rasterization") -> None:
+        """Write the tangents of the image's colours and alphas, all [directions, ...], to those of `tangents`, from its splats,
         colours and backgrounds; after `record`."""
         recorder.stage("rasterize tangents")
         tangents._dispatch(recorder, "packSplats", linear_groups(tangents.splats.count))
-        pixels, undone, undone_saved = (directions, *self.image.final_T.shape, 2), None, None
+        directions, undone, undone_saved = tangents.image.alphas.size // self.image.alphas.size, None, None
         if self.lists.segments > 1:
+            pixels = directions, *self.image.final_T.shape, 2
             undone = recorder.scratch(pixels)
             undone_saved = None if self.image.saved is None else recorder.scratch(pixels)
         together = min(directions, MAX_DIRECTIONS)
@@ -140,11 +138,10 @@ class Rasterization:
                 segment=segment,
                 packed_tangents=tangents.packed_splats,
                 d_backgrounds=tangents.backgrounds,
-                d_colors=d_colors,
-                d_alphas=d_alphas,
+                d_rays=tangents.splats.rays,
+                image=tangents.image,
                 undone=undone,
                 undone_saved=undone_saved,
-                v_rays=tangents.splats.rays,
                 # The last pass may repeat some directions.
                 first_direction=min(first, directions - together),
                 DIRECTIONS=together,
@@ -221,14 +218,13 @@ class Rasterization:
             colors=self.colors,
             backgrounds=self.backgrounds,
             lists=self.lists,
-            image=self.image,
             options=self.options,
             packed_splats=self.packed_splats,
             rays=self.splats.rays,
             CHANNELS=channels,
             PIXELS=min(tuning.pixels_per_thread, self.lists.tile_size**2 // 8, most),
             **switches,
-            **arguments,
+            **{"image": self.image} | arguments,
         )
 
 
@@ -336,16 +332,16 @@ class _Rasterize(Stage):
         _, *tensors, _, _ = ctx.saved_tensors
 
         def push(directions: tuple[int, ...], given: list[Any]) -> tuple[Tensor, ...]:
-            memory, cameras, count = work.device.memory, work.image.final_T.shape[0], math.prod(directions)
+            memory = work.device.memory
             arrays: list[Any] = [None if tensor is None else memory.array(tensor.contiguous()) for tensor in given]
             means2d, conics, opacities, colors, backgrounds, extras, rays = arrays
-            backgrounds = backgrounds or memory.zeros((count, cameras, work.colors.shape[-1]))
+            backgrounds = backgrounds or memory.zeros((*directions, *work.backgrounds.shape))
             splats = Splats(means2d, opacities, conics, opacities, work.splats.radii, extras=extras, rays=rays)
-            along = replace(work, splats=splats, colors=colors, backgrounds=backgrounds)
-            pixels = *directions, *work.image.final_T.shape
-            d_colors, d_alphas = memory.empty((*pixels, work.colors.shape[-1])), memory.empty((*pixels, 1))
+            d_colors, d_alphas = (memory.empty((*directions, *a.shape)) for a in (work.image.colors, work.image.alphas))
+            image = replace(work.image, colors=d_colors, alphas=d_alphas)
+            along = replace(work, splats=splats, colors=colors, backgrounds=backgrounds, image=image)
             with work.device.recording() as recorder:
-                work.record_tangents(recorder, along, d_colors, d_alphas, count)
+                work.record_tangents(recorder, along)
             return as_tensor(d_colors, given[0]), as_tensor(d_alphas, given[0])
 
         return *Tangents.of(push, tensors, tangents, optional=(6,)), None

@@ -498,8 +498,9 @@ def _record_tangents(recorder: Recorder) -> None:
         image = Image.empty(DEVICE, 1, 8, 8, channels, distortion=distortion)
         work = Rasterization(DEVICE, splats, empty((8, channels)), empty((1, channels)), lists, image, options)
         for directions, of_rays in product((1, 2), (None, empty((1, 8, 8, 6))) if options.with_rays else (None,)):
-            along = replace(work, splats=replace(splats, rays=of_rays))
-            work.record_tangents(recorder, along, image.colors, image.alphas, directions)
+            colors, alphas = (empty((directions, *array.shape)) for array in (image.colors, image.alphas))
+            along = replace(image, colors=colors, alphas=alphas)
+            work.record_tangents(recorder, replace(work, splats=replace(splats, rays=of_rays), image=along))
 
 
 def _record_cameras(recorder: Recorder) -> None:
