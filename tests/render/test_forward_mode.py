@@ -19,7 +19,7 @@ from splat_py.shaders import source
 from tests.reference.gaussian import covariances
 from tests.refusals import refused
 from tests.render import comparison, test_camera_models, test_packed
-from tests.render.test_cameras import moving
+from tests.render.test_cameras import DOUBLE_SPHERE, moving
 from tests.render.test_falloffs import own
 from tests.render.test_surfels import surfels_of
 from tests.render.torch_rendering import render
@@ -109,6 +109,12 @@ def rolling(**options: Any) -> Case:
     return replace(case, inputs=detached(moving(case.inputs, 5)))
 
 
+def with_own_camera() -> Case:
+    kind = source(DOUBLE_SPHERE.replace("return t.x > 0.0", "return t.z > 0.0"))
+    case = replace(seen_by("pinhole"), options={"camera_model": kind, "with_eval3d": True})
+    return replace(case, inputs=case.inputs | {"camera_params": torch.tensor([[0.1, 0.55], [-0.05, 0.6]])})
+
+
 def surfels(**options: Any) -> Case:
     def function(**given: Any) -> list[Any]:
         results = list(splat.rasterization_2dgs(**given))
@@ -154,6 +160,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "along a fisheye's rays": lambda: seen_by("fisheye", lens=True, with_eval3d=True, packed=False),
     "along an orthographic camera's rays": lambda: seen_by("ortho", with_eval3d=True),
     "along an equirectangular camera's rays": lambda: seen_by("equirectangular", with_eval3d=True),
+    "along an own camera's rays": with_own_camera,
     "along a rolling shutter's rays": lambda: rolling(with_eval3d=True),
     "GeneralizedExponential": lambda: falling_off("GeneralizedExponential", beta=1.3),
     "BetaKernel": lambda: falling_off("BetaKernel", b=0.2),
