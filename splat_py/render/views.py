@@ -87,14 +87,16 @@ def render_tensor(
     background: ArrayLike | Environment = _BLACK,
     *,
     viewmat: torch.Tensor | None = None,
+    K: torch.Tensor | None = None,
     **how: Any,
 ) -> torch.Tensor:
-    """Render colours [H, W, 3] without limiting them to 1. Differentiable in `viewmat` [4, 4], by default the camera's.
+    """Render colours [H, W, 3] without limiting them to 1. Differentiable in `viewmat` [4, 4] and `K` [3, 3], by default the
+    camera's.
 
     Other arguments and errors are those of `render`.
     """
     behind = _BLACK if isinstance(background, Environment) else background
-    image, alphas, _ = _rasterized(gaussians, camera, behind, viewmat=viewmat, **how)
+    image, alphas, _ = _rasterized(gaussians, camera, behind, viewmat=viewmat, K=K, **how)
     if isinstance(background, Environment):
         return image + (1 - alphas) * torch.from_numpy(background.colors(camera)).to(image.device)
     return image
@@ -148,6 +150,7 @@ def _rasterized(
     render_mode: Any = "RGB",
     colors: torch.Tensor | None = None,
     viewmat: torch.Tensor | None = None,
+    K: torch.Tensor | None = None,
     antialiased: bool = False,
     near: float = NEAR,
     accumulate: Accumulate = "auto",
@@ -173,7 +176,7 @@ def _rasterized(
         gaussians.opacities,
         colors,
         row(camera.viewmat) if viewmat is None else viewmat[None].to(gaussians.means.device),
-        row(camera.K),
+        row(camera.K) if K is None else K[None].to(gaussians.means.device),
         camera.width,
         camera.height,
         sh_degree=degree,

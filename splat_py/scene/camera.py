@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.spatial.transform import Rotation
 
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import require_number
@@ -143,6 +144,11 @@ class Camera:
         """The same view on `width` × `height` pixels: K scales by the exact ratio of the sides."""
         K = self.K * np.array([[width / self.width], [height / self.height], [1.0]])
         return Camera(self.viewmat, K, width, height, self.name, self.distortion, self.model)
+
+    def moved(self, rotation: ArrayLike, translation: ArrayLike) -> "Camera":
+        """The camera with its view turned by a rotation vector [3], radians, and then moved by a translation [3], world units,
+        both in the camera's frame."""
+        return replace(self, viewmat=affine(Rotation.from_rotvec(rotation).as_matrix(), translation) @ self.viewmat)
 
     def scaled(self, factor: float) -> "Camera":
         """The same view with its sides multiplied by `factor` > 0 and rounded to whole pixels, at least one."""

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout, save_tensors
@@ -252,7 +250,6 @@ class CameraRefinement(_Learnt):
 
 def corrected(camera: Camera, pose: NDArray, shared: NDArray) -> Camera:
     """Return a camera with the corrections of its pose [6] and of the shared intrinsics [7] applied (`correctCamera`)."""
-    viewmat, pose, shared = (np.array(values, np.float64) for values in (camera.viewmat, pose, shared))
     K = camera.K.copy()
     K[(0, 1), (0, 1)] *= np.exp(shared[0])
     K[:2, 2] += shared[1:3] * (camera.width, camera.height)
@@ -262,17 +259,7 @@ def corrected(camera: Camera, pose: NDArray, shared: NDArray) -> Camera:
         changed = 2 if lens.fisheye else 4
         k[:changed] += shared[3 : 3 + changed]
         lens = Distortion(tuple(k.tolist()), lens.fisheye)
-    return replace(camera, viewmat=moved(torch.from_numpy(viewmat), torch.from_numpy(pose)).numpy(), K=K, distortion=lens)
-
-
-def moved(viewmat: Tensor, pose: Tensor) -> Tensor:
-    """Correct a viewmat [4, 4] by a rotation and a translation [6] in the camera's frame (slang/splat/capture_model.slang).
-    Differentiable."""
-    x, y, z = pose[:3]
-    zero = torch.zeros_like(x)
-    turn = torch.linalg.matrix_exp(torch.stack([zero, -z, y, z, zero, -x, -y, x, zero]).reshape(3, 3))
-    rows = torch.cat([turn, pose[3:, None]], 1)
-    return torch.cat([rows, pose.new_tensor([[0.0, 0, 0, 1]])]) @ viewmat
+    return replace(camera.moved(pose[:3], pose[3:]), K=K, distortion=lens)
 
 
 class CaptureModel:

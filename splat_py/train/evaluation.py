@@ -20,21 +20,20 @@ from splat_py.base.errors import SplatError
 from splat_py.base.files import is_file, reason
 from splat_py.fit.steps import psnr_of
 from splat_py.gpu.device import Device, get_device
-from splat_py.render.views import render, render_tensor
+from splat_py.render.localization import localize
+from splat_py.render.views import render
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.pictures import beside, inside, picture_names, write_image
-from splat_py.train.capture_model import LENS_CORRECTION, POSE_CORRECTION, Looks, corrected, moved
-from splat_py.train.photometric_loss import SUMS, WINDOW, Comparison, SsimPasses, photometric_loss
+from splat_py.train.capture_model import Looks
+from splat_py.train.photometric_loss import SUMS, WINDOW, Comparison, SsimPasses
 
 # Variances and slopes below this count as 0.
 _SMALL = 1e-8
 # The file of AlexNet's weights in torch's cache, named by torchvision, and the smallest side that AlexNet accepts.
 _WEIGHTS, _LEAST = "alexnet-owt-7be5be79.pth", 32
-# Adam steps on a pose, and the first and the last learning rate, in radians and in shares of the scene's scale.
-_STEPS, _RATES = 400, (2e-3, 1e-4)
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,9 @@ def evaluate(
     """Render the held-out views and compare them with their photographs.
 
     Args:
-        align_poses: move each camera to where its photograph fits the scene best (`align_pose`), as is usual for scenes
-            trained with refined poses.
+        align_poses: move each camera to where its photograph fits the scene best (`localize`), for scenes trained with refined
+            poses: these have moved the scene, so a score at the captured pose would measure the pose instead (Lin et al. 2021,
+            BARF, section 4.2).
         environment: shown behind the scene instead of the dataset's background.
         response: vignetting and response that a run has learnt with `ppisp` (`LearntCapture.response`), applied to renders.
         lpips: also compute LPIPS.
@@ -124,8 +124,8 @@ def evaluate(
         for index in dataset.test:
             view, photograph = views[index], dataset.image(index)
             if photograph[..., 3].any():
-                camera = align_pose(gaussians, view.camera, photograph, dataset.scene_scale, **how)
-                views[index] = replace(view, camera=camera)
+                found = localize(gaussians, photograph, view.camera, **how)
+                views[index] = replace(view, camera=found.camera)
         dataset = replace(dataset, views=views, _images=dataset._images)
 
     def draw(camera: Camera) -> NDArray[np.float32]:
@@ -283,35 +283,3 @@ def open_lpips() -> Lpips | str:
             return Lpips(module(net_type="alex").eval())
     except Exception as error:  # other libraries raise any exception
         return f"{package} cannot open it ({reason(error)})"
-
-
-def align_pose(
-    gaussians: Gaussians,
-    camera: Camera,
-    photograph: NDArray[np.uint8],
-    scene_scale: float,
-    *,
-    device: Device | None = None,
-    **how: object,
-) -> Camera:
-    """Move a camera to the pose where its photograph fits the scene best, by gradient descent on the training loss.
-
-    A held-out photograph keeps its captured pose. Refining the poses of training views moves the scene, so that a score at the
-    captured pose would measure the pose instead of the scene (Lin et al. 2021, BARF, section 4.2). The photograph is [H, W, 4]
-    uint8, rgb and weight; `how` has further arguments of `render_tensor`.
-    """
-    counts = torch.from_numpy(photograph[..., 3:].astype(np.float32) / 255)
-    target = torch.from_numpy(photograph[..., :3].astype(np.float32) / 255) * counts
-    pose = torch.zeros(POSE_CORRECTION, requires_grad=True)
-    units = torch.tensor([1.0] * 3 + [scene_scale] * 3)
-    optimiser = torch.optim.Adam([pose], lr=_RATES[0], betas=(0.9, 0.99), eps=1e-15)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, (_RATES[1] / _RATES[0]) ** (1 / _STEPS))
-    captured = torch.from_numpy(camera.viewmat.astype(np.float32))
-    with torch.enable_grad():
-        for _ in range(_STEPS):
-            optimiser.zero_grad()
-            image = render_tensor(gaussians, camera, viewmat=moved(captured, pose * units), device=device, **how)  # type: ignore[arg-type]
-            photometric_loss(image.cpu() * counts, target).backward()
-            optimiser.step()
-            schedule.step()
-    return corrected(camera, (pose.detach() * units).numpy(), np.zeros(LENS_CORRECTION))
