@@ -1,9 +1,11 @@
 """Where a photograph of a scene was taken: damped Gauss–Newton steps on a camera's pose (Levenberg 1944, Marquardt 1963), from
 coarse to fine. A pose has six numbers, and one pass computes the forward derivatives of all pixels by all of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
@@ -12,7 +14,7 @@ from scipy.special import huber
 from torch.func import jvp, vmap
 
 from splat_py.base.errors import SplatError
-from splat_py.render.views import _BLACK, render_tensor
+from splat_py.render.views import _BLACK, render, render_tensor
 from splat_py.scene.camera import Camera
 from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
@@ -22,6 +24,8 @@ Floats = NDArray[np.floating[Any]]
 
 # Longer sides of the pictures to compare, in pixels, and the deviations of the filters that blur their differences.
 _LEVELS = (64, 6.0), (64, 2.0), (256, 2.0), (256, 0.0), (1024, 0.0)
+# Longer side of the renders by which starts are chosen, and how many are tried.
+_THUMBNAIL, _STARTS = 32, 3
 # Differences beyond this many robust deviations count linearly (Huber 1964), and normal ones' deviation by their median.
 _HUBER, _NORMAL = 1.5, 1.4826
 # Gains and offsets that change nothing; and weights of a photograph's own, which are expected to deviate by 0.3 and 0.1, where
@@ -62,7 +66,7 @@ class Localization:
 def localize(
     gaussians: Gaussians,
     photograph: ArrayLike,
-    camera: Camera,
+    camera: Camera | Sequence[Camera],
     background: ArrayLike | Environment = _BLACK,
     *,
     focal: bool = False,
@@ -76,7 +80,8 @@ def localize(
 
     Args:
         photograph: [H, W, 3] or, with weights of pixels, [H, W, 4]; uint8, or float from 0 to 1.
-        camera: where to start; its lens and size are the photograph's.
+        camera: where to start; its lens and size are the photograph's. Of several cameras, those three are tried whose renders
+            are most like the photograph, and the result with the least residual is returned.
         focal: also find a factor of both focal lengths.
         exposure: also find a gain and an offset of each channel; False if photograph and scene have the same colours.
         steps: the most renders with derivatives.
@@ -85,6 +90,10 @@ def localize(
     Raises:
         SplatError: the photograph has another size than the camera, no pixel counts, or the camera sees nothing of the scene.
     """
+    if not isinstance(camera, Camera):
+        starts = _most_similar(gaussians, photograph, camera, background, how)
+        options: dict[str, Any] = {"focal": focal, "exposure": exposure, "steps": steps, **how}
+        return min((localize(gaussians, photograph, each, background, **options) for each in starts), key=lambda r: r.residual)
     pixels = np.asarray(photograph)
     if pixels.shape not in ((camera.height, camera.width, 3), (camera.height, camera.width, 4)):
         size = f"[{camera.height}, {camera.width}, 3 or 4]"
@@ -108,6 +117,23 @@ def localize(
             state, taken = level.state, taken + level.taken
     assert level is not None
     return Localization(state.camera, state.exposure, *level.quality(), taken)
+
+
+def _most_similar(
+    gaussians: Gaussians, photograph: ArrayLike, cameras: Sequence[Camera], background: ArrayLike | Environment, how: Any
+) -> list[Camera]:
+    """Return the three cameras whose small renders correlate most with the photograph; SplatError if there is none."""
+    if not cameras:
+        raise SplatError("camera holds no camera; pass one or several to start from")
+    pixels = np.asarray(photograph, np.float32)[..., :3]
+
+    def unlike(camera: Camera) -> float:
+        image = render(gaussians, camera.scaled(min(1.0, _THUMBNAIL / max(camera.width, camera.height))), background, **how)
+        small = cv2.resize(pixels, image.shape[1::-1], interpolation=cv2.INTER_AREA)
+        x, y = (each - each.mean((0, 1)) for each in (image, small))
+        return -float((x * y).sum() / np.sqrt((x**2).sum() * (y**2).sum() + 1e-12))
+
+    return sorted(cameras, key=unlike)[:_STARTS]
 
 
 @dataclass(frozen=True, eq=False)

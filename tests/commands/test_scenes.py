@@ -9,7 +9,7 @@ import imageio.v3 as iio
 import numpy as np
 import pytest
 
-from splat_py import Gaussians
+from splat_py import Gaussians, load_dataset
 from splat_py.scene.formats.ply import write_gaussians
 from splat_py.scene.sources import ENDINGS
 from tests.commands.program import done, refusal, splat
@@ -23,6 +23,19 @@ def test_eval_agrees_with_training(run: Path, capture: Path) -> None:
     assert scores["ssim"] == pytest.approx(trained["ssim"], abs=1e-4)
     assert len(list((run.parent / "pictures").glob("*.png"))) == len(scores["views"]) == 2
     done("eval", run / "scene.ply", "--data", capture, cwd=run.parent)
+
+
+def test_localize_a_photograph(run: Path, capture: Path) -> None:
+    photograph = sorted((capture / "images").glob("*.png"))[3]
+    output = done("localize", run, photograph, "--out", "beside.png", "--json", "pose.json", cwd=run.parent)
+    assert f"from images/{photograph.name}" in output
+    height, width, _ = iio.imread(photograph).shape
+    assert iio.imread(run.parent / "beside.png").shape == (height, 2 * width + 1, 3)
+    pose = json.loads((run.parent / "pose.json").read_text())
+    view = next(view for view in load_dataset(capture).views if view.name == f"images/{photograph.name}")
+    np.testing.assert_allclose(pose["viewmat"], view.camera.viewmat, atol=0.1)
+    iio.imwrite(run.parent / "wide.png", np.zeros((20, 60, 3), np.uint8))
+    assert "wide.png has 60×20 pixels, another shape than the capture's" in refusal("localize", run, "wide.png", cwd=run.parent)
 
 
 def test_render_views_and_video(run: Path) -> None:

@@ -160,6 +160,7 @@ def test_a_closed_output(shell: str, code: int, run: Path, tmp_path: Path) -> No
         ("fit-volume", "DATA"),
         ("render", "SCENE"),
         ("eval", "SCENE"),
+        ("localize", "SCENE PHOTO"),
         ("export", "SCENE OUT"),
         ("edit", "IN [IN ...] OUT"),
         ("fit-image", "PICTURE"),
