@@ -11,7 +11,7 @@ from torch import Tensor
 from splat_py.base.errors import SplatError
 from splat_py.gpu.tensors import check_shape
 from splat_py.gsplat.checks import check_tiles, leading
-from splat_py.gsplat.version import max_alpha
+from splat_py.gsplat.version import key_bits, max_alpha
 
 _DEPTH_BITS = 32
 _ALPHA_MIN = 1 / 255
@@ -73,8 +73,8 @@ def isect_tiles(
         owners = torch.arange(n_images, device=means2d.device).repeat_interleave(count)
     check_shape("radii", radii, (*images, count, 2))
     check_shape("depths", depths, (*images, count))
-    tile_bits = (tile_width * tile_height).bit_length()
-    if n_images.bit_length() + tile_bits + _DEPTH_BITS > 64:
+    tile_bits = key_bits(tile_width * tile_height)
+    if key_bits(n_images) + tile_bits + _DEPTH_BITS > 64:
         raise SplatError(f"{n_images} images of {tile_width} × {tile_height} tiles do not fit 64-bit keys; use larger tiles")
 
     limits = torch.tensor((tile_width, tile_height), device=means2d.device)
@@ -128,7 +128,7 @@ def isect_offset_encode(isect_ids: Tensor, n_images: int, tile_width: int, tile_
     check_shape("isect_ids", isect_ids, ("isects",))
     first = torch.arange(tile_width * tile_height, device=isect_ids.device)
     images = torch.arange(n_images, device=isect_ids.device)
-    keys = ((images[:, None] << (tile_width * tile_height).bit_length()) + first) << _DEPTH_BITS
+    keys = ((images[:, None] << key_bits(tile_width * tile_height)) + first) << _DEPTH_BITS
     return torch.searchsorted(isect_ids, keys).reshape(n_images, tile_height, tile_width).int()
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from splat_py.base.errors import SplatError
 from splat_py.gpu.autograd import graph_break
+from splat_py.gpu.sources import constant
 from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors
 from splat_py.gsplat.checks import check_camera_model, device_to_differentiate, leading
 from splat_py.gsplat.version import is_1_5
@@ -19,7 +20,7 @@ from splat_py.render.splats import ProjectedSplats
 # Without opacities gsplat's radii are 3.33 standard deviations. This opacity gives splat_py's the same: its ellipse is where
 # α = 1/255, with a margin for rounding (slang/splat/footprint.slang).
 _OPAQUE = math.exp((3.33**2 - 1e-4) / 2.0002) / 255
-_MIN_COMPENSATION = 1e-3
+_MIN_COMPENSATION: float = constant("splat/projection", "MIN_COMPENSATION")
 # The harmonic of degree 0.
 _Y_0 = 0.5 / math.sqrt(math.pi)
 
@@ -99,7 +100,9 @@ def fully_fused_projection(
         # det (Σ - eps2d) / det Σ, computed from the inverse of Σ.
         a, b, c = splats.conics.unbind(-1)
         ratio = 1 - eps2d * (a + c) + eps2d**2 * (a * c - b * b)
-        compensations = ratio.clamp(min=_MIN_COMPENSATION**2).sqrt() * (splats.radii > 0).all(-1)
+        # 1.5.3 has no lower limit; a small one keeps the square root's slope finite.
+        least = 1e-3 if is_1_5() else _MIN_COMPENSATION
+        compensations = ratio.clamp(min=least**2).sqrt() * (splats.radii > 0).all(-1)
     return *_ids_of(splats, count, cameras), splats.radii, splats.means2d, splats.depths, splats.conics, compensations
 
 
@@ -210,6 +213,8 @@ def spherical_harmonics(
     batch = leading("dirs", dirs, 3)
     check_shape("coeffs", coeffs, (*batch, "K", "D"))
     *_, K, channels = coeffs.shape
+    if channels == 0:
+        raise SplatError("coeffs has no channels; give at least one")
     if degrees_to_use not in range(5):
         raise SplatError(f"degrees_to_use is {degrees_to_use!r}; use 0, 1, 2, 3 or 4")
     if (needed := (degrees_to_use + 1) ** 2) > K:

@@ -1,12 +1,14 @@
 """The names of `gsplat.rendering`: `rasterization` with gsplat's signature, which calls `splat_py.rasterization`; and types."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import wraps
-from typing import Any, Literal, get_args
+from inspect import signature
+from typing import Any, Literal, Self, get_args
 
 from torch import Tensor
 
+from splat_py.base.errors import SplatError
 from splat_py.gpu.sources import constant
 from splat_py.gsplat.torch_impl import own_package
 from splat_py.gsplat.unsupported import (  # noqa: F401
@@ -16,7 +18,8 @@ from splat_py.gsplat.unsupported import (  # noqa: F401
     rasterization_2dgs_inria_wrapper,
     rasterization_inria_wrapper,
 )
-from splat_py.gsplat.version import by_position, max_alpha
+from splat_py.gsplat.version import by_position, is_1_5, key_bits, max_alpha
+from splat_py.render.meta import Later
 from splat_py.render.rasterization import rasterization as _rasterize
 from splat_py.render.surfels import rasterization_2dgs as _rasterize_2dgs
 
@@ -51,17 +54,23 @@ class RollingShutterType(IntEnum):
 
 @dataclass
 class UnscentedTransformParameters:
-    """Sigma points of the unscented transform (`with_ut`): a mutable version of the renderer's `UnscentedTransform`."""
+    """Sigma points of the unscented transform (`with_ut`): a mutable version of the renderer's `UnscentedTransform`. In 1.6 one
+    point on the image is enough by default; in 1.5.3 all must be there."""
 
     alpha: float = 0.1
     beta: float = 2.0
     kappa: float = 0.0
     in_image_margin_factor: float = 0.1
-    require_all_sigma_points_valid: bool = True
+    require_all_sigma_points_valid: bool = field(default_factory=is_1_5)
 
 
 class RendererConfig:
-    """The division of work among gsplat's kernels; ignored here."""
+    """The division of work among gsplat's kernels; ignored here. TypeError unless an instance is of one of its kinds."""
+
+    def __new__(cls, *args: Any, **named: Any) -> Self:
+        if cls is RendererConfig:
+            raise TypeError("RendererConfig has no instances; use RendererConfig_MixedBatch or RendererConfig_ParallelBatch")
+        return super().__new__(cls)
 
 
 class RendererConfig_MixedBatch(RendererConfig):
@@ -176,9 +185,31 @@ def rasterization(
             given = f"={value!r}" if isinstance(value, bool | int | float | str) else ""
             raise NotImplementedError(f"splat_py.gsplat.rasterization does not support {name}{given}; leave {name} out")
     _refuse_distances(render_mode)
-    if not isinstance(renderer_config, RendererConfig | None):
-        raise TypeError(f"renderer_config is a {type(renderer_config).__name__}; give a RendererConfig or None")
-    return _rasterize(**arguments)
+    _check_config(renderer_config, with_eval3d)
+    if ut_params is None:
+        arguments["ut_params"] = UnscentedTransformParameters()
+    images, alphas, meta = _rasterize(**arguments)
+    return images, alphas, _with_keys(meta)
+
+
+def _with_keys(meta: dict[str, Any]) -> dict[str, Any]:
+    """Give `isect_ids` the bits of the version in force; the renderer's are those of 1.5.3."""
+    tiles = meta.get("tile_width", 0) * meta.get("tile_height", 0)
+    low = 32 + key_bits(tiles)
+    if low < 32 + tiles.bit_length():
+        older = dict.__getitem__(meta, "isect_ids")
+        meta["isect_ids"] = Later(lambda: (older() >> low + 1 << low) | (older() & (1 << low) - 1))
+    return meta
+
+
+def _check_config(config: Any, with_eval3d: bool) -> None:
+    kind = type(config).__name__
+    if not isinstance(config, RendererConfig | None):
+        raise TypeError(f"renderer_config is a {kind}; give a RendererConfig or None")
+    if not isinstance(config, RendererConfig_MixedBatch | RendererConfig_ParallelBatch | None):
+        raise NotImplementedError(f"renderer_config is a {kind}, which is not supported; leave renderer_config out")
+    if isinstance(config, RendererConfig_ParallelBatch) and not with_eval3d:
+        raise SplatError(f"renderer_config is a {kind}, which needs with_eval3d=True; leave renderer_config out")
 
 
 def _refuse_distances(render_mode: Any) -> None:
@@ -190,7 +221,8 @@ def _refuse_distances(render_mode: Any) -> None:
 @wraps(_rasterize_2dgs)
 def rasterization_2dgs(*args: Any, **named: Any) -> Any:
     _refuse_distances(args[17] if len(args) > 17 else named.get("render_mode"))
-    return _rasterize_2dgs(*args, **{"max_alpha": max_alpha()} | named)
+    *images, meta = _rasterize_2dgs(*args, **{"max_alpha": max_alpha()} | named)
+    return *images, _with_keys(meta)
 
 
 @by_position("1.6.0", 14, f"rays backgrounds render_mode rasterize_mode channel_chunk batch_per_iter {_ADDED}")
@@ -216,12 +248,16 @@ def _rasterization(
     batch_per_iter: int = 100,
     **added: Any,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Render by `_rasterization` of gsplat's own package 1.5.3. NotImplementedError for arguments that only 1.6 has."""
+    """Render by `_rasterization` of gsplat's own package. NotImplementedError for arguments that the installed one lacks."""
     arguments = dict(locals())
     _refuse_distances(render_mode)
+    render = own_package("rendering")._rasterization
+    known = signature(render).parameters
     for name, value in arguments.pop("added").items():
-        if value not in (None, False, "pinhole"):
-            raise NotImplementedError(f"_rasterization of gsplat 1.5.3 does not support {name}; leave {name} out")
-    if sh_degree is not None and colors.dim() == 3:
+        if name in known:
+            arguments[name] = value
+        elif isinstance(value, Tensor) or value not in (None, False, "pinhole"):
+            raise NotImplementedError(f"_rasterization of the installed gsplat does not support {name}; leave {name} out")
+    if sh_degree is not None and colors.dim() == 3 and "with_ut" not in known:
         arguments["colors"] = colors.expand(*means.shape[:-2], *colors.shape)
-    return own_package("rendering")._rasterization(**arguments | {"tile_size": tile_size or 16})
+    return render(**arguments | {"tile_size": tile_size or 16})

@@ -1,5 +1,6 @@
 """The version of gsplat in force. 1.5.3, which pip installs, and 1.6 contradict each other in the limit of α (0.999 and 0.99),
-the number of values of packed projections (8 and 9), and the order of some positional arguments."""
+the number of values of packed projections (8 and 9), the sigma points that must be valid (all and one), the bits of keys, and
+the order of some positional arguments."""
 
 import os
 import sys
@@ -37,6 +38,11 @@ def is_1_5() -> bool:
 def max_alpha() -> float:
     """The largest α of a splat in a pixel."""
     return 0.999 if is_1_5() else 0.99
+
+
+def key_bits(count: int) -> int:
+    """The bits of the number of one of `count` images or tiles in a key of `isect_tiles`."""
+    return (count if is_1_5() else max(count - 1, 0)).bit_length()
 
 
 def by_position(version: str, first: int, names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

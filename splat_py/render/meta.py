@@ -13,7 +13,7 @@ from splat_py.render.splats import ProjectedSplats
 from splat_py.render.tiles import BinnedTiles
 
 
-class _Later(partial[Any]):
+class Later(partial[Any]):
     """A value that is computed when it is first read."""
 
 
@@ -21,11 +21,11 @@ class Meta(dict[str, Any]):
     """A dictionary that computes some values when they are first read: they cost time and are rarely used."""
 
     def __init__(self, values: dict[str, Any], later: dict[str, Callable[[], Any]]) -> None:
-        super().__init__(values | {key: _Later(compute) for key, compute in later.items()})
+        super().__init__(values | {key: Later(compute) for key, compute in later.items()})
 
     def __getitem__(self, key: str) -> Any:
         value = super().__getitem__(key)
-        if isinstance(value, _Later):
+        if isinstance(value, Later):
             value = self[key] = value()
         return value
 

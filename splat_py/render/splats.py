@@ -69,9 +69,9 @@ class SplatIds:
 
     @classmethod
     def empty(cls, device: Device, splats: int, cameras: int) -> Self:
-        """Allocate arrays for this many packed splats and cameras."""
-        empty = device.memory.empty
-        return cls(empty(splats, np.uint32), empty(splats, np.uint32), empty(cameras + 1, np.uint32))
+        """Allocate arrays for this many packed splats and cameras. Without Gaussians no kernel writes offsets: they are 0."""
+        empty, full = device.memory.empty, device.memory.full
+        return cls(empty(splats, np.uint32), empty(splats, np.uint32), full((cameras + 1,), 0, np.uint32))
 
 
 # The ids of splats that are not packed.

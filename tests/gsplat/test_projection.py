@@ -60,6 +60,7 @@ def test_wrong_arguments_are_named() -> None:
     dirs, coeffs = torch.randn(10, 3), torch.randn(10, 9, 3)
     refused("degrees_to_use is 5", spherical_harmonics, 5, dirs, coeffs)
     refused("coeffs holds 9 coefficients", spherical_harmonics, 3, dirs, coeffs)
+    refused("coeffs has no channels", spherical_harmonics, 0, dirs, coeffs[..., :0])
     refused("coeffs has shape", spherical_harmonics, 0, dirs[:5], coeffs)
     refused("masks has shape", spherical_harmonics, 0, dirs, coeffs, torch.ones(5, dtype=torch.bool))
     refused("dirs has dtype", spherical_harmonics, 0, dirs.double(), coeffs)

@@ -84,10 +84,23 @@ def test_whole_numbers_of_any_kind_are_sizes_and_settings_have_their_type() -> N
     assert torch.equal(images, rasterization(**given)[0])
     refused(r"width is tensor\(40\.\)", rasterization, **given | {"width": torch.tensor(40.0)})
     refused("means is on the meta device", rasterization, **given | {"means": given["means"].to("meta")})
-    with pytest.raises(TypeError, match="renderer_config is a str"):
-        rasterization(**given, renderer_config="mixed")
     with pytest.raises(NotImplementedError, match=r"render_mode='Ed'.*use 'ED'"):
         rendering.rasterization_2dgs(**given, render_mode="Ed")
+
+
+def test_configurations_of_gsplats_kernels() -> None:
+    class Later(rendering.RendererConfig):
+        """A kind that gsplat does not have yet."""
+
+    given, batches = arguments(), rendering.RendererConfig_ParallelBatch()
+    assert rasterization(**given, renderer_config=batches, with_eval3d=True)[0].isfinite().all()
+    refused("renderer_config is a RendererConfig_ParallelBatch.*with_eval3d", rasterization, **given, renderer_config=batches)
+    with pytest.raises(NotImplementedError, match="renderer_config is a Later"):
+        rasterization(**given, renderer_config=Later())
+    with pytest.raises(TypeError, match="renderer_config is a str"):
+        rasterization(**given, renderer_config="mixed")
+    with pytest.raises(TypeError, match="use RendererConfig_MixedBatch"):
+        rendering.RendererConfig()
 
 
 @pytest.mark.usefixtures("own_package")
@@ -96,8 +109,9 @@ def test_gsplats_own_renderer_takes_what_1_6_gives_it() -> None:
     whole = rendering._rasterization(**given)[0]
     shared = given | {"colors": given["colors"][0], "tile_size": None, "with_ut": False, "camera_model": "pinhole"}
     torch.testing.assert_close(rendering._rasterization(**shared)[0][0], whole[0])
-    with pytest.raises(NotImplementedError, match=r"_rasterization of gsplat 1\.5\.3 does not support with_eval3d"):
-        rendering._rasterization(**given, with_eval3d=True)
+    for name, value in (("with_eval3d", True), ("extra_signals", torch.rand(2, 50, 3))):
+        with pytest.raises(NotImplementedError, match=f"_rasterization of the installed gsplat does not support {name}"):
+            rendering._rasterization(**given, **{name: value})
     with pytest.raises(NotImplementedError, match="render_mode='Ed'"):
         rendering._rasterization(**given, render_mode="Ed")
 

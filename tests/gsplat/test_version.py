@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch import Tensor
 
 import splat_py.gsplat as gsplat
 from splat_py.gsplat.rendering import RollingShutterType as Shutter
@@ -31,6 +32,48 @@ def test_the_environment_sets_the_first_version() -> None:
     refused("version is '1.4'; use 1.5.3 or 1.6", gsplat.use, "1.4")
 
 
+def one(*position: float, scale: float = 0.2) -> tuple[Tensor, ...]:
+    """A Gaussian's mean, quaternion and scales."""
+    return torch.tensor([position]), torch.tensor([[1.0, 0, 0, 0]]), torch.full((1, 3), scale)
+
+
+VIEW = torch.eye(4)[None], torch.tensor([[[32.0, 0, 16], [0, 32, 16], [0, 0, 1]]]), 32, 32
+
+
+def test_one_sigma_point_on_the_image_is_enough_in_1_6() -> None:
+    """A Gaussian as far beyond the right edge as points may lie: half of its own are farther."""
+    gaussian = *one(2 * (0.5 + 0.1), 0, 2.0), torch.ones(1), torch.ones(1, 3)
+    for version, drawn in (("1.5.3", False), ("1.6", True)):
+        gsplat.use(version)
+        assert gsplat.cuda._wrapper.UnscentedTransformParameters().require_all_sigma_points_valid is not drawn
+        radii = gsplat.rasterization(*gaussian, *VIEW, with_ut=True, packed=False)[2]["radii"]
+        assert bool(radii.all()) is drawn
+
+
+def test_the_least_compensation_without_opacities() -> None:
+    mean, quat, scales = one(0, 0, 2.0, scale=1e-6)
+    for version, least in (("1.5.3", 1e-3), ("1.6", 0.005)):
+        gsplat.use(version)
+        compensations = gsplat.fully_fused_projection(mean, None, quat, scales, *VIEW, calc_compensations=True)[-1]
+        torch.testing.assert_close(compensations, torch.full((1, 1), least), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(("version", "bits"), [("1.5.3", 3), ("1.6", 2)])
+def test_keys_of_four_tiles(version: str, bits: int) -> None:
+    """1.6 numbers them by two bits. Keys of `meta` follow."""
+    gsplat.use(version)
+    s = scene(cameras=3)
+    gaussian = s.means, s.quats, s.scales, s.opacities, torch.rand(50, 3)
+    for render in (gsplat.rasterization, gsplat.rasterization_2dgs):
+        meta = render(*gaussian, s.viewmats, s.Ks, 32, 32, tile_size=16, packed=False)[-1]
+        keys, images = meta["isect_ids"], meta["flatten_ids"] // 50
+        assert torch.equal(keys >> 32 + bits, images.long()) and (keys.diff() >= 0).all()
+        assert torch.equal(gsplat.isect_offset_encode(keys, 3, 2, 2), meta["isect_offsets"])
+    means2d, radii, depths = (meta[name].detach() for name in ("means2d", "radii", "depths"))
+    counts, keys, _ = gsplat.isect_tiles(means2d, radii, depths, 16, 2, 2)
+    assert torch.equal(torch.bincount(keys >> 32 + bits, minlength=3), counts.sum(-1))
+
+
 @pytest.mark.parametrize("batch", BATCHES)
 def test_packed_projections_also_return_the_first_row_of_each_camera(batch: tuple[int, ...]) -> None:
     s = scene(batch)
@@ -48,6 +91,8 @@ def test_packed_projections_also_return_the_first_row_of_each_camera(batch: tupl
             assert a is b is None or torch.equal(a, b)
         counts = torch.bincount(batch_ids * CAMERAS + camera_ids, minlength=len(first) - 1)
         assert len(first) == s.viewmats.shape[:-2].numel() + 1 and torch.equal(first.diff(), counts) and first[0] == 0
+    nothing = (tensor[..., :0, :] for tensor in (s.means, s.quats, s.scales))
+    assert not gsplat.fully_fused_projection_2dgs(*nothing, *planes, packed=True)[3].any()
 
 
 def test_the_largest_alpha_is_that_of_the_version() -> None:
