@@ -40,17 +40,36 @@ def opencv_pinhole(focal: Tensor, principal: Tensor, t: Tensor, lens: Tensor) ->
     return focal * distorted(t[:2] / t[2], lens) + principal
 
 
-def fisheye(focal: Tensor, principal: Tensor, t: Tensor, lens: Tensor) -> Tensor:
-    """Kannala and Brandt's model, as a series near the axis: θ / r = (1 - q²/3 + q⁴/5 - …) / z with q = r/z."""
+def angle_over_radius(t: Tensor) -> tuple[Tensor, Tensor]:
+    """θ / r, as a series near the axis: (1 - q²/3 + q⁴/5 - …) / z with q = r/z; and r²."""
     squared = t[0] ** 2 + t[1] ** 2
     near_axis = squared < 1e-4 * t[2] ** 2
     q2 = torch.where(near_axis, squared, 0.0) / t[2] ** 2
     series = (1 - q2 / 3 + q2**2 / 5 - q2**3 / 7 + q2**4 / 9) / t[2]
     radius = torch.where(near_axis, 1.0, squared).sqrt()
-    ratio = torch.where(near_axis, series, torch.atan2(radius, t[2]) / radius)
+    return torch.where(near_axis, series, torch.atan2(radius, t[2]) / radius), squared
+
+
+def fisheye(focal: Tensor, principal: Tensor, t: Tensor, lens: Tensor) -> Tensor:
+    """Kannala and Brandt's model."""
+    ratio, squared = angle_over_radius(t)
     angle2 = ratio**2 * squared
     powers = torch.stack([angle2**i for i in range(5)])
     return focal * t[:2] * ratio * (powers @ torch.cat([torch.ones(1).to(lens), lens[:4]])) + principal
+
+
+def ftheta(focal: Tensor, principal: Tensor, t: Tensor, lens: Tensor) -> Tensor:
+    """NVIDIA's model: p(θ) pixels from the principal point, or a distance with p(distance) = θ by Newton's method."""
+    poly, (_, inverse), (c, d, e, _) = lens[:6], lens[6:8], lens[8:]
+    ratio, squared = angle_over_radius(t)
+    angle = ratio * torch.maximum(squared, 1e-12 * t.dot(t)).sqrt()
+    distance = angle / poly[1]
+    for _ in range(20):
+        slope = torch.stack([i * distance ** (i - 1) for i in range(1, 6)]) @ poly[1:]
+        distance = distance - (torch.stack([distance**i for i in range(1, 6)]) @ poly[1:] - angle) / slope
+    quotients = [torch.stack([x**i for i in range(5)]) @ poly[1:] for x in (angle, distance)]
+    x, y = t[:2] * ratio * torch.where(inverse > 0, 1 / quotients[1], quotients[0])
+    return torch.stack([c * x + d * y, e * x + y]) + principal + 0.5
 
 
 def equirectangular(focal: Tensor, principal: Tensor, t: Tensor, lens: Tensor) -> Tensor:
@@ -76,6 +95,17 @@ def lenses(rng: np.random.Generator, count: int, *, fisheye: bool = False) -> Ar
     if fisheye:
         lens = np.pad(rng.uniform(-1, 1, (count, 4)) * [0.05, 0.01, 0.003, 0.001], ((0, 0), (0, 8)))
     return float32(lens)
+
+
+def ftheta_lenses(rng: np.random.Generator, count: int, *, of_distances: bool) -> Array:
+    """F-theta lenses [N, 12] of about 30 pixels a radian, which rise up to 160 degrees, `of_distances` or of angles."""
+    poly = rng.uniform(-1, 1, (count, 6)) * [0, 3, 1, 0.2, 0.05, 0.01] + [0, 30, 0, 0, 0, 0]
+    rest = np.array([2.8, 0.0]) + np.zeros((count, 2))
+    if of_distances:
+        poly *= [0, *(1 / 30.0 ** np.arange(2, 7))]
+        rest[:, 1] = 1.0
+    cde = rng.normal((1, 0, 0), 0.03, (count, 3))
+    return float32(np.concatenate([poly, rest, cde, np.full((count, 1), 200.0)], -1))
 
 
 def fields_of(lens: Array) -> dict[str, Array]:

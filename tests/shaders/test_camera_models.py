@@ -25,6 +25,8 @@ from tests.shaders.camera_models import (
     equirectangular,
     fields_of,
     fisheye,
+    ftheta,
+    ftheta_lenses,
     lenses,
     opencv_pinhole,
     orthographic,
@@ -99,6 +101,18 @@ CASES = {
         )
         for where, angles in FISHEYE_ANGLES.items()
         for bent in (False, True)
+    },
+    **{
+        f"f-theta of {'distances' if of_distances else 'angles'} {where}": Case(
+            "FThetaCamera<false>",
+            ftheta,
+            cone(*angles, each=4),
+            ftheta_lenses(RNG, 4 * len(angles), of_distances=of_distances),
+            {"atol": 1e-5},
+            {"atol": 2e-5},
+        )
+        for where, angles in FISHEYE_ANGLES.items()
+        for of_distances in (False, True)
     },
     **{
         f"sphere {where}": Case("Equirectangular", equirectangular, points, None, {"atol": 1e-5}, {"by_row": True})
