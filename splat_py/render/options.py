@@ -11,7 +11,7 @@ from splat_py.gpu.accumulation import Accumulate, accumulation
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
 
-RenderMode = Literal["RGB", "D", "ED", "RGB+D", "RGB+ED"]
+RenderMode = Literal["RGB", "d", "Ed", "D", "ED", "RGB-d", "RGB-Ed", "RGB+D", "RGB+ED"]
 
 # Built-in falloffs by their names in `rasterization`: the type in slang/splat/falloff.slang, and its parameters.
 SPLATS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -110,6 +110,8 @@ class Options:
     sparse_grad: bool = False
     absgrad: bool = False
     render_mode: RenderMode = "RGB"
+    # The last four channels are hits: normals, and distances along rays (`RayHits` in slang/splat/ray_gaussian.slang).
+    with_hits: bool = False
     sh_degree: int | None = None
     extra_signals_sh_degree: int | None = None
     antialiased: bool = False
@@ -143,8 +145,9 @@ class Options:
 
     @property
     def with_rays(self) -> bool:
-        """True if each pixel has a ray of its own; a pinhole's rays need no memory."""
-        return self.primitive == "RayGaussian" and (self.camera_model != "Pinhole" or self.shutter is not None)
+        """True if each pixel has a ray of its own; a pinhole's rays need no memory, except for hits."""
+        still = self.camera_model == "Pinhole" and self.shutter is None
+        return self.primitive == "RayGaussian" and (self.with_hits or not still)
 
     @property
     def shape(self) -> str | UserType:

@@ -40,6 +40,7 @@ class Image:
     saved: Array | None = None
     # [C, H, W] uint32, if requested: one past the median's position in its tile's list, 0 without a median.
     medians: Array | None = None
+    with_hits: bool = False  # `Options.with_hits`
 
     @classmethod
     def empty(
@@ -51,13 +52,15 @@ class Image:
         channels: int,
         distortion: bool = False,
         median: bool = False,
+        with_hits: bool = False,
     ) -> "Image":
         """Allocate arrays for images of this size. SplatError if a kernel could not index them."""
         device.memory.limits.check_images(cameras, height, width, channels)
         shape = (cameras, height, width)
         empty = device.memory.empty
         saved, medians = empty(shape) if distortion else None, empty(shape, np.uint32) if median else None
-        return cls(empty((*shape, channels)), empty((*shape, 1)), empty(shape), empty(shape, np.uint32), saved, medians)
+        images = empty((*shape, channels)), empty((*shape, 1)), empty(shape), empty(shape, np.uint32)
+        return cls(*images, saved, medians, with_hits)
 
     @property
     def width(self) -> int:
@@ -73,6 +76,11 @@ class Image:
     def median(self) -> bool:
         """True if medians are requested."""
         return self.medians is not None
+
+    @property
+    def hits(self) -> str:
+        """The type of hits (slang/splat/ray_gaussian.slang)."""
+        return "RayHits" if self.with_hits else "NoHits"
 
     @property
     def blending(self) -> str:
@@ -284,14 +292,17 @@ def rasterize(
             raise NotImplementedError(f"absgrad is not supported for {channels} channels; give at most {MAX_ABSGRAD_CHANNELS}")
         splats.means2d.absgrad = torch.zeros_like(splats.means2d)  # type: ignore[attr-defined]
     most = MAX_ABSGRAD_CHANNELS if options.absgrad else MAX_CHANNELS
-    # Depth and distortion must both be in the last pass.
-    length = most - 1 if distortion and channels % most == 1 else most
+    # Depth and distortion must both be in the last pass, and so must all channels of hits.
+    last = 4 if options.with_hits else 2 if distortion else 1
+    length = most - last + 1 if 0 < channels % most < last else most
     for first in range(0, max(channels, 1), length):
         part = slice(first, first + length)
         is_last = first + length >= channels
         behind = None if backgrounds is None else backgrounds[..., part]
         size = tiles.grid.cameras, height, width, len(range(channels)[part])
-        image = Image.empty(device, *size, distortion=distortion and is_last, median=median and is_last)
+        image = Image.empty(
+            device, *size, distortion=distortion and is_last, median=median and is_last, with_hits=options.with_hits and is_last
+        )
         placed = splats.means2d, splats.conics, splats.opacities, colors[..., part], behind, splats.extras, splats.rays
         images.append(_Rasterize.apply(*placed, splats, tiles, image, options, device))
     parts, alphas, works = zip(*images, strict=True)

@@ -133,7 +133,9 @@ class ProjectedSplats:
     radii: Tensor  # [..., C, N, 2] int32, pixels; 0 where culled
     ids: SplatIds = DENSE
     extras: Tensor | None = None  # [..., C, N, E] parameters of the falloff
-    normals: Tensor | None = None  # [..., C, N, 3] of surfels, in camera space; zero for Gaussians along rays
+    normals: Tensor | None = (
+        None  # [..., C, N, 3] of surfels, and third axes with `Options.with_rays`, in camera space; or zero
+    )
     # [C, H, W, 6] the pixels' rays in camera space, at the first row of a rolling shutter: origin, unit direction or 0
     rays: Tensor | None = None
 

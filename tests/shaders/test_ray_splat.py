@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from splat_py import shaders
-from splat_py.shaders import footprint, shape
+from splat_py.shaders import footprint, ray_gaussian, shape
 from splat_py.shaders import ray_splat as shader
 from tests.render.ray_rendering import box_centres, rotations
 from tests.shaders.camera_models import NO_LENS
@@ -79,6 +79,29 @@ def test_shape() -> None:
     expected = np.concatenate([*(splat[name] for name in "uvw"), splat["position"], conic], 1)
     for floats in (9, 15):
         assert_value(shader.shapeOf[floats](splat | {"depth": np.ones(5)}, conic), expected[:, :floats])
+
+
+def test_hits() -> None:
+    """The distance along the ray to the least σ, also behind its origin; and normals turned towards the ray."""
+    shapes, colors = RNG.normal(size=(COUNT, 15)), RNG.normal(size=(COUNT, 6))
+    shapes[:, 9:12] += [0, 0, 2]
+    direction = RNG.normal(size=(COUNT, 3)) * 0.3 + [0, 0, 1]
+    ray = {
+        "origin": RNG.normal(size=(COUNT, 3)) * 0.2,
+        "direction": direction / np.linalg.norm(direction, axis=1, keepdims=True),
+    }
+
+    def f(color: torch.Tensor, shape: torch.Tensor, ray: dict[str, torch.Tensor]) -> torch.Tensor:
+        white = shape[:, :9].unflatten(1, (3, 3))
+        along = (white @ ray["direction"][..., None])[..., 0]
+        centre = (white @ (shape[:, 9:12] - ray["origin"])[..., None])[..., 0]
+        distance = ((along * centre).sum(-1) / along.square().sum(-1)).clamp(min=0)
+        side = (color[:, 2:5] * ray["direction"]).sum(-1).sign()[:, None]
+        return torch.cat([color[:, :2], color[:, 2:5] * -side, distance[:, None]], 1)
+
+    arguments = [float32(colors), float32(shapes), {name: float32(part) for name, part in ray.items()}]
+    assert (f(*(torch.tensor(a) for a in (colors, shapes)), {n: torch.tensor(p) for n, p in ray.items()})[:, 5] == 0).any()
+    assert_like(ray_gaussian.channelsOf[6, 15, "RayHits"], f, arguments, atol=1e-4)
 
 
 def test_footprints() -> None:
