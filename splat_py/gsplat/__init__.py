@@ -27,7 +27,8 @@ _STAGES = {
     "torch_impl": ("proj", "quat_scale_to_covar_preci", "world_to_cam"),
 }
 _BUILD = ("has_2dgs", "has_3dgs", "has_3dgut", "has_adam", "has_camera_wrappers", "has_losses", "has_reloc")
-_CAMERA_TYPES = ("CameraModel", "ExternalDistortionModelMeta", "RollingShutterType")
+_FTHETA = ("FThetaCameraDistortionParameters", "FThetaPolynomialType")
+_CAMERA_TYPES = ("CameraModel", "ExternalDistortionModelMeta", "RollingShutterType", *_FTHETA)
 _CONFIGS = ("RendererConfig", "RendererConfig_MixedBatch", "RendererConfig_ParallelBatch")
 _COLOR_CORRECT = ("color_correct_affine", "color_correct_quadratic")
 

@@ -1,5 +1,6 @@
 """The names of `gsplat.rendering`: `rasterization` with gsplat's signature, which calls `splat_py.rasterization`; and types."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import wraps
@@ -13,8 +14,6 @@ from splat_py.gpu.sources import constant
 from splat_py.gsplat.torch_impl import own_package
 from splat_py.gsplat.unsupported import (  # noqa: F401
     ExternalDistortionModelParameters,
-    FThetaCameraDistortionParameters,
-    FThetaPolynomialType,
     rasterization_2dgs_inria_wrapper,
     rasterization_inria_wrapper,
 )
@@ -33,9 +32,7 @@ _LENS = "radial_coeffs tangential_coeffs thin_prism_coeffs"
 _ADDED = "with_eval3d with_ut camera_model lidar_coeffs extra_signals extra_signals_sh_degree"
 _IGNORED = ("channel_chunk", "segmented", "renderer_config")
 # Arguments of unsupported features, with their neutral values.
-_REFUSED = dict.fromkeys(
-    ("distributed", "return_normals", "rays", "ftheta_coeffs", "lidar_coeffs", "external_distortion_coeffs"), False
-) | {"global_z_order": True}
+_REFUSED = ("distributed", "rays", "lidar_coeffs", "external_distortion_coeffs")
 # The thresholds of `gsplat.cuda._constants`, from splat_py's shaders.
 ALPHA_THRESHOLD: float = constant("splat/blending", "ALPHA_MIN")
 TRANSMITTANCE_THRESHOLD = 1e-4
@@ -62,6 +59,24 @@ class UnscentedTransformParameters:
     kappa: float = 0.0
     in_image_margin_factor: float = 0.1
     require_all_sigma_points_valid: bool = field(default_factory=is_1_5)
+
+
+class FThetaPolynomialType(IntEnum):
+    """The polynomial of an f-theta camera that is exact; the other one, about its inverse, has no effect here."""
+
+    PIXELDIST_TO_ANGLE = 0
+    ANGLE_TO_PIXELDIST = 1
+
+
+@dataclass
+class FThetaCameraDistortionParameters:
+    """An f-theta camera (`ftheta_coeffs` of `splat_py.rasterization`): polynomials by ascending powers, numbers or tensors."""
+
+    reference_poly: int = FThetaPolynomialType.PIXELDIST_TO_ANGLE
+    pixeldist_to_angle_poly: Sequence[float] | Tensor = (0.0,) * 6
+    angle_to_pixeldist_poly: Sequence[float] | Tensor = (0.0,) * 6
+    max_angle: float = 0.0
+    linear_cde: Sequence[float] | Tensor = (0.0,) * 3
 
 
 class RendererConfig:
@@ -168,8 +183,7 @@ def rasterization(
 
     Args:
         channel_chunk, segmented, renderer_config: ignored; they do not affect results.
-        distributed, return_normals, global_z_order, rays, ftheta_coeffs, lidar_coeffs, external_distortion_coeffs: only their
-            defaults are supported.
+        distributed, rays, lidar_coeffs, external_distortion_coeffs: only their defaults are supported.
         own: further arguments of `splat_py.rasterization`, which also documents all others.
 
     Returns:
@@ -179,12 +193,11 @@ def rasterization(
     arguments |= {"max_alpha": max_alpha()} | arguments.pop("own")
     for name in _IGNORED:
         del arguments[name]
-    for name, default in _REFUSED.items():
+    for name in _REFUSED:
         value = arguments.pop(name)
-        if value is not None and value is not default:
+        if value is not None and value is not False:
             given = f"={value!r}" if isinstance(value, bool | int | float | str) else ""
             raise NotImplementedError(f"splat_py.gsplat.rasterization does not support {name}{given}; leave {name} out")
-    _refuse_distances(render_mode)
     _check_config(renderer_config, with_eval3d)
     if ut_params is None:
         arguments["ut_params"] = UnscentedTransformParameters()

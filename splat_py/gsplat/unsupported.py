@@ -21,9 +21,7 @@ NAMES = (
     "rasterize_to_pixels_sparse",
     "rasterize_top_contributing_gaussian_ids",
     "rasterize_top_contributing_gaussian_ids_sparse",
-    # f-theta cameras, lidars and windshields
-    "FThetaCameraDistortionParameters",
-    "FThetaPolynomialType",
+    # lidars and windshields
     "ExternalDistortionModelParameters",
     "BivariateWindshieldModelParameters",
     "LidarTiling",

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
+from splat_py.base.fields import shown
 from splat_py.gpu.arrays import Array, Memory
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.gpu.sources import constant
@@ -17,8 +19,9 @@ from splat_py.shaders.functions import ShaderModule
 from splat_py.shaders.loading import user_type
 
 # gsplat's camera models and the Slang types for them, without and with a lens (slang/splat/camera_models.slang).
-CAMERA_MODELS = {"pinhole": "Pinhole", "ortho": "Orthographic", "fisheye": "Fisheye", "equirectangular": "Equirectangular"}
-LENS_MODELS = {"pinhole": "OpenCVPinhole", "fisheye": "Fisheye"}
+CAMERA_MODELS = {"pinhole": "Pinhole", "ortho": "Orthographic", "fisheye": "Fisheye", "ftheta": "FTheta"}
+CAMERA_MODELS |= {"equirectangular": "Equirectangular"}
+LENS_MODELS = {"pinhole": "OpenCVPinhole", "fisheye": "Fisheye", "ftheta": "FTheta"}
 # Names in gsplat's `RollingShutterType`: the direction along x and y in which columns or rows are read out.
 _SHUTTERS = {
     "ROLLING_TOP_TO_BOTTOM": (0, 1),
@@ -109,8 +112,10 @@ class Cameras:
         return CAMERA_ROW + (LENS if self.with_lens else 0) + (POSE_ROW if self.rolling else 0)
 
 
-def camera_type(camera_model: str | UserType | ShaderModule, with_lens: bool) -> str | UserType:
-    """The Slang type for the name of a camera model, or the caller's own type."""
+def camera_type(camera_model: str | UserType | ShaderModule, with_lens: bool, by_distance: bool = False) -> str | UserType:
+    """The Slang type for the name of a camera model, `by_distance` with distances as f-theta's depths; or the caller's type."""
+    if camera_model == "ftheta" and by_distance:
+        return "FThetaByDistance"
     if isinstance(camera_model, str):
         return (LENS_MODELS if with_lens else CAMERA_MODELS)[camera_model]
     return user_type(camera_model, "ICameraModel")
@@ -143,6 +148,38 @@ def lens_coefficients(
     parts = [viewmats.new_zeros(*viewmats.shape[:-2], n) if p is None else p for p, n in zip(given, (6, 2, 4), strict=True)]
     parts[0] = pad(parts[0], (0, 6 - parts[0].shape[-1]))
     return torch.cat(parts, -1)
+
+
+def ftheta_coefficients(coeffs: Any, viewmats: Tensor, width: int, height: int) -> Tensor:
+    """Return coefficients [..., C, LENS] of `FTheta` for an object with gsplat's attributes, numbers or tensors; SplatError if
+    one is wrong, or the polynomial does not rise where it is used."""
+    reference = getattr(coeffs, "reference_poly", None)
+    if reference not in (0, 1):
+        raise SplatError(f"ftheta_coeffs.reference_poly is {shown(reference)}; give an FThetaPolynomialType, 0 or 1")
+    gives_angles = reference == 0
+    polynomial = "pixeldist_to_angle_poly" if gives_angles else "angle_to_pixeldist_poly"
+    parts = []
+    for name, shape in ((polynomial, (6,)), ("max_angle", ()), ("linear_cde", (3,))):
+        try:
+            given = torch.as_tensor(getattr(coeffs, name, None)).to(viewmats)
+        except (TypeError, ValueError, RuntimeError):
+            given = torch.empty(0)
+        if given.shape != shape or not torch.isfinite(given).all():
+            raise SplatError(f"ftheta_coeffs.{name} is missing or wrong; give {math.prod(shape)} finite numbers")
+        parts.append(given)
+    p, largest, (c, d, e) = (part.detach().double().cpu().numpy() for part in parts)
+    angle = min(float(largest), math.pi)
+    if abs(c - d * e) < 1e-8 or angle <= 0:
+        raise SplatError("ftheta_coeffs must have a max_angle > 0, and a linear_cde c, d, e with c - d e that is not 0")
+    x = np.linspace(0, width + height if gives_angles else angle, 513)[:, None]
+    # Distances count up to the largest angle, or as far as an image reaches.
+    used = np.cumsum(gives_angles & (x ** np.arange(6) @ p >= angle)) == 0
+    if p[0] != 0 or not (x ** np.arange(5) @ (p[1:] * np.arange(1, 6)) > 0)[used].all():
+        raise SplatError(
+            f"ftheta_coeffs.{polynomial} must be 0 at 0 and rise up to max_angle; check it, and max_angle, which is {largest}"
+        )
+    ends = viewmats.new_tensor([angle, gives_angles]), viewmats.new_tensor([float(x[min(used.sum(), 512), 0])])
+    return torch.cat([parts[0], ends[0], parts[2], ends[1]]).expand(*viewmats.shape[:-2], LENS)
 
 
 def midway(viewmats: Tensor, viewmats_rs: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping
 from numbers import Integral, Real
 from operator import index
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -14,21 +14,21 @@ from splat_py.base.fields import LARGEST, shown
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.tensors import check_shape
 from splat_py.render.cameras import CAMERA_MODELS
-from splat_py.render.options import SPLATS, STOPS
+from splat_py.render.options import SPLATS, STOPS, RenderMode
 from splat_py.render.shade import color_model
 from splat_py.shaders.functions import ShaderModule
 
 # Tensors without which nothing can be rendered.
 NEEDED = ("means", "opacities", "viewmats", "Ks")
 _CHOICES: dict[str, tuple[Any, ...]] = {
-    "render_mode": ("RGB", "D", "ED", "RGB+D", "RGB+ED"),
+    "render_mode": get_args(RenderMode),
     "rasterize_mode": ("classic", "antialiased"),
     "depth_mode": ("expected", "median"),
     "backend": ("auto", "native", "portable"),
     "max_alpha": tuple(STOPS),
     "tile_size": (None, 4, 8, 16),
 }
-_FLAGS = ("packed", "sparse_grad", "absgrad", "with_ut", "with_eval3d", "distloss")
+_FLAGS = ("packed", "sparse_grad", "absgrad", "with_ut", "with_eval3d", "return_normals", "global_z_order", "distloss")
 _SETTINGS = ("near_plane", "far_plane", "width", "height", "radius_clip", "eps2d", *_CHOICES, *_FLAGS)
 # Lens arguments of each camera model, and the numbers of coefficients that each accepts.
 _LENSES: dict[str, dict[str, tuple[int, ...]]] = {
@@ -60,6 +60,12 @@ def check_settings(arguments: Mapping[str, Any]) -> None:
             right, wanted = isinstance(value, bool), "it must be True or False"
         if not right:
             raise SplatError(f"{name} is {shown(value)}; {wanted}")
+    mode = arguments["render_mode"]
+    if mode.endswith("d") and not arguments.get("with_eval3d"):
+        wanted = mode.replace("d", "D").replace("-", "+")
+        raise SplatError(f"render_mode={mode!r}, distances along rays, needs with_eval3d=True; or use {wanted!r}")
+    if arguments.get("return_normals") and not arguments["with_eval3d"]:
+        raise SplatError("return_normals needs with_eval3d=True, or use rasterization_2dgs, which returns normals")
     near, far = arguments["near_plane"], arguments["far_plane"]
     if not near < far:
         raise SplatError(f"near_plane is {near} and far_plane {far}; near_plane must be less than far_plane")

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from splat_py import portable
+from splat_py.base.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.autograd import forward_graph_break, graph_break
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.tensors import check_tensors
 from splat_py.render import checks
-from splat_py.render.cameras import camera_type, lens_coefficients, midway, shutter_of
+from splat_py.render.cameras import camera_type, ftheta_coefficients, lens_coefficients, midway, shutter_of
 from splat_py.render.meta import meta_of
 from splat_py.render.options import SPLATS, STOPS, Options, RenderMode, UnscentedTransform
 from splat_py.render.project import project
@@ -59,13 +60,16 @@ def rasterization(
     sparse_grad: bool = False,
     absgrad: bool = False,
     rasterize_mode: Literal["classic", "antialiased"] = "classic",
-    camera_model: Literal["pinhole", "ortho", "fisheye", "equirectangular"] | UserType | ShaderModule = "pinhole",
+    camera_model: Literal["pinhole", "ortho", "fisheye", "ftheta", "equirectangular"] | UserType | ShaderModule = "pinhole",
     covars: Tensor | None = None,
     with_ut: bool = False,
     with_eval3d: bool = False,
+    return_normals: bool = False,
+    global_z_order: bool = True,
     radial_coeffs: Tensor | None = None,
     tangential_coeffs: Tensor | None = None,
     thin_prism_coeffs: Tensor | None = None,
+    ftheta_coeffs: Any = None,
     rolling_shutter: Any = None,
     viewmats_rs: Tensor | None = None,
     ut_params: Any = None,
@@ -109,19 +113,28 @@ def rasterization(
             bit-identical.
         tile_size: 4, 8 or 16 pixels; by default the device's choice.
         backgrounds: [..., C, D], D without depth; black by default.
-        render_mode: colours ("RGB"), accumulated depth Σ w z ("D"), expected depth Σ w z / Σ w ("ED"), or both, depth last.
+        render_mode: colours ("RGB"), accumulated depth Σ w z ("D"), expected depth Σ w z / Σ w ("ED"), or both, depth last;
+            with `with_eval3d` also the same of distances ("d", "Ed", "RGB-d", "RGB-Ed"), along the pixel's ray to the point of
+            a Gaussian's largest response.
         sparse_grad: make the gradients of means, quats and scales sparse (COO); needs `packed`.
         absgrad: also store Σ |∂L/∂mean2d| over pixels in `meta["means2d"].absgrad` (Ye et al. 2024); zeros before the backward
             pass.
         rasterize_mode: "antialiased" dims splats to compensate for their enlargement by `eps2d` (Yu et al. 2024).
-        camera_model: "pinhole", "ortho" (orthographic, focal lengths in pixels per world unit), "fisheye" (equidistant), or
-            "equirectangular" (the whole sphere by longitude and latitude, focal lengths in pixels per radian, depths are
-            distances; splats are cut off at the left and the right edge); or your own Slang type that implements
-            `ICameraModel` (slang/splat/camera_model.slang), from `splat_py.shaders.source(text)`.
+        camera_model: "pinhole", "ortho" (orthographic, focal lengths in pixels per world unit), "fisheye" (equidistant),
+            "ftheta" (with `ftheta_coeffs`), or "equirectangular" (the whole sphere by longitude and latitude, focal lengths in
+            pixels per radian, depths are distances; splats are cut off at the left and the right edge); or your own Slang type
+            that implements `ICameraModel` (slang/splat/camera_model.slang), from `splat_py.shaders.source(text)`.
         radial_coeffs, tangential_coeffs, thin_prism_coeffs: distortion by OpenCV's formulas, also without `with_ut`. For a
             pinhole [..., C, 6] or [..., C, 4] (k1 … k6), [..., C, 2] (p1, p2) and [..., C, 4] (s1 … s4); for a fisheye
             radial_coeffs [..., C, 4] (k1 … k4; Kannala and Brandt 2006). Gaussians so far from the axis that the lens would
             fold them back into the image are culled.
+        ftheta_coeffs: gsplat's `FThetaCameraDistortionParameters`, which all cameras share: `linear_cde` [3]
+            and the polynomial [6] named by `reference_poly`, numbers or tensors with gradients; and `max_angle`, beyond which
+            nothing is seen (slang/splat/camera_models.slang). The other polynomial and focal lengths have no effect, and the
+            principal point counts from the centre of the first pixel.
+        global_z_order: False sorts by the distance from the camera, or with a rolling shutter from the middle of its way. The
+            distance is then also the depth, and only for "ftheta" bounded by the near and far planes, so that it may see
+            Gaussians beside and behind itself.
         covars: [..., N, 3, 3] covariances instead of quats and scales; only their upper triangles are read.
         with_ut, ut_params: project by the unscented transform (Wan and van der Merwe 2000; Wu et al. 2025) instead of the
             Jacobian, with gsplat's `UnscentedTransformParameters`; not with covars.
@@ -131,8 +144,10 @@ def rasterization(
             `extra_signals_sh_degree`, coefficients of Σ Y sh + ½, which has no lower limit.
         with_eval3d: evaluate each Gaussian where a pixel's ray comes nearest to its mean instead of projecting it (Wu et al.
             2025): exact for any camera, lens and shutter; `eps2d` and `with_ut` have no effect. As in gsplat,
-            `meta["means2d"]` has no gradient, except for pinholes without a lens and a shutter. Not with covars, antialiased,
-            splat or splat_params.
+            `meta["means2d"]` has no gradient, except for pinholes without a lens, a shutter, normals and distances. Not with
+            covars, antialiased, splat or splat_params.
+        return_normals: with `with_eval3d`, also `meta["normals"]` [..., C, H, W, 3], Σ w n in world space: each Gaussian's
+            third axis, turned against the pixel's ray.
         backend: "native" and "auto" render, or raise if no device can; "portable" runs anywhere, but only fills the image with
             one flat colour, the mean of the Gaussians' colours (`splat_py.portable`).
         accumulate: how a Gaussian's gradients add up over pixels: "pixel", "wave", "group" (ever fewer atomic additions) or
@@ -204,6 +219,10 @@ def rasterization(
         return *flat, sizes | {"backend": "portable"}
     device = device_to_render(means, device, tensors.values())
     lenses = lens_coefficients(viewmats, *coefficients.values())
+    if (ftheta_coeffs is not None) != (camera_model == "ftheta"):
+        raise SplatError("ftheta_coeffs and camera_model='ftheta' belong together; give both or neither")
+    if ftheta_coeffs is not None:
+        lenses = ftheta_coefficients(ftheta_coeffs, viewmats, width, height)
     options = Options.on(
         device,
         tile_size,
@@ -211,11 +230,12 @@ def rasterization(
         **Options.same_named(locals()),
         antialiased=rasterize_mode == "antialiased",
         color_type=shading,
-        camera_model=camera_type(camera_model, lenses is not None),
+        camera_model=camera_type(camera_model, lenses is not None, not global_z_order),
         shutter=shutter,
         with_ut=with_ut and not with_eval3d,
         ut_params=UnscentedTransform.of(ut_params) if with_ut else UnscentedTransform(),
         primitive="RayGaussian" if with_eval3d else "Gaussian",
+        with_hits=return_normals or render_mode.endswith("d"),
         falloff=SPLATS[splat][0] if isinstance(splat, str) else user_type(splat, *SPLAT_INTERFACES),
         extras=0 if extras is None else extras.shape[-1],
         stop=STOPS[max_alpha],
@@ -246,8 +266,14 @@ def rasterization(
         )
         if extras is not None:
             splats = replace(splats, extras=splats.gather(extras, means.shape[-2], each_camera=False))
-        # 2: splats → the features to blend: colours, depth, extra signals.
         poses = viewmats if viewmats_rs is None else midway(viewmats, viewmats_rs)
+        if not global_z_order and camera_model not in ("ftheta", "equirectangular"):
+            # Without NaN, whose gradient would not be zero.
+            points = means.nan_to_num(0, 0, 0)[..., None, :, :] @ poses[..., :3, :3].mT + poses[..., None, :3, 3]
+            distances = splats.gather(points.norm(dim=-1, keepdim=True), means.shape[-2], each_camera=True)[..., 0]
+            device.flush()
+            splats = replace(splats, depths=torch.where(splats.depths > 0, distances, 0.0))
+        # 2: splats → the features to blend: colours, depth, extra signals, hits.
         features, behind = blended_features(means, colors, poses, backgrounds, weights, extra_signals, splats, options, device)
         device.memory.limits.check_images(lead.numel(), height, width, min(features.shape[-1], MAX_CHANNELS))
         # Again if the lists had too little room.
@@ -263,10 +289,16 @@ def rasterization(
     meta = meta_of(splats, lists, rendered, lead, means.shape[-2])
     if with_eval3d:
         del meta["conics"]
+    if options.with_hits:
+        images, normals, distances = images.split([images.shape[-1] - 4, 3, 1], -1)
+        if return_normals:
+            meta["normals"] = torch.einsum("...ji,...hwj->...hwi", viewmats[..., :3, :3], normals)
     if extra_signals is not None:
         of_signals = extra_signals.shape[-1]
         images, meta["render_extra_signals"] = images[..., :-of_signals], images[..., -of_signals:]
-    if "ED" in render_mode:
+    if render_mode.endswith("d"):
+        images = torch.cat([images, distances], -1)
+    if "E" in render_mode:
         images = torch.cat([images[..., :-1], images[..., -1:] / alphas.clamp(min=1e-10)], -1)
     return images, alphas, meta
 
@@ -282,8 +314,8 @@ def blended_features(
     options: Options,
     device: Device,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return features [..., C, N, D] or, packed, [M, D]: the requested colours, depth and extra signals, concatenated; and
-    backgrounds [..., C, D], 0 except behind colours."""
+    """Return features [..., C, N, D] or, packed, [M, D]: the requested colours, depth, extra signals and hits,
+    concatenated; and backgrounds [..., C, D], 0 except behind colours."""
     on_device: dict[str, Any] = {"options": options, "ids": splats.ids, "device": device}
 
     def of_splats(features: Tensor, degree: int | None, as_color: bool) -> Tensor:
@@ -306,6 +338,10 @@ def blended_features(
         signals = of_splats(extra_signals, degree, False)
         device.flush()
         parts.append(signals if degree is None else signals + 0.5)
+    if options.with_hits:
+        assert splats.normals is not None
+        device.flush()
+        parts.append(torch.nn.functional.pad(splats.normals, (0, 1)))
     if len(parts) > 1:
         device.flush()
     features = parts[0] if len(parts) == 1 else torch.cat(parts, -1)

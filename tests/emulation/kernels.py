@@ -442,6 +442,10 @@ def _record_along_rays(recorder: Recorder) -> None:
     for options, cameras, ids in ((still, CAMERAS, DENSE), (moving, poses, PACKED)):
         _record_projection(recorder, SCENE, cameras, options, ids)
         _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=ids)
+    # Hits, four more channels than colours.
+    seen = replace(still, camera_model="FThetaByDistance", camera_gradient=True, with_hits=True)
+    _record_projection(recorder, SCENE, replace(CAMERAS, lenses=empty((1, LENS))), seen)
+    _record_rasterization(recorder, _GPU_TUNING, seen, 7, with_hits=True)
 
 
 def _record_tangents(recorder: Recorder) -> None:
@@ -513,6 +517,8 @@ def _record_cameras(recorder: Recorder) -> None:
         (replace(options, shutter=shutter, antialiased=True), None, None, PACKED),
         (replace(options, camera_model="OpenCVPinhole", shutter=shutter), empty((8, 6)), empty((1, LENS)), DENSE),
         (replace(options, shutter=shutter, with_ut=True), None, None, PACKED),
+        (replace(options, camera_model="FTheta"), None, empty((1, LENS)), DENSE),
+        (replace(options, camera_model="FTheta", shutter=shutter, with_ut=True), None, empty((1, LENS)), PACKED),
     ):
         poses = empty((1, 4, 4) if projection.shutter is None else (1, 2, 4, 4))
         cameras = Cameras(poses, empty((1, 3, 3)), 8, 8, lenses=lenses, shutter=projection.shutter)

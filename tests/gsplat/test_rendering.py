@@ -61,21 +61,34 @@ class Shutter(Enum):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("ftheta_coeffs", torch.rand(2, 4)),
         ("lidar_coeffs", object()),
         ("external_distortion_coeffs", object()),
         ("distributed", True),
-        ("return_normals", True),
-        ("global_z_order", False),
         ("rays", torch.rand(2, 28, 40, 6)),
-        ("camera_model", "ftheta"),
-        ("render_mode", "RGB-d"),
+        ("camera_model", "lidar"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(NotImplementedError, match=name) as error:
         rasterization(**arguments(), **{name: value})
     assert "\n" not in str(error.value) and len(str(error.value)) < 250
+
+
+def test_distances_normals_and_f_theta_cameras() -> None:
+    coeffs = rendering.FThetaCameraDistortionParameters(
+        reference_poly=rendering.FThetaPolynomialType.ANGLE_TO_PIXELDIST,
+        angle_to_pixeldist_poly=(0.0, 30.0, 0, 0, 0, 0),
+        max_angle=1.5,
+        linear_cde=(1.0, 0, 0),
+    )
+    how: dict[str, Any] = {"with_ut": True, "with_eval3d": True, "global_z_order": False, "return_normals": True}
+    images, _, meta = rasterization(**arguments(), **how, render_mode="RGB-Ed", camera_model="ftheta", ftheta_coeffs=coeffs)
+    assert images.shape == (2, 28, 40, 4) and meta["normals"].shape == (2, 28, 40, 3)
+    assert images[..., 3].any() and meta["normals"].any()
+    refused(
+        "render_mode='RGB-d', distances along rays, needs with_eval3d=True", rasterization, **arguments(), render_mode="RGB-d"
+    )
+    refused("return_normals needs with_eval3d=True", rasterization, **arguments(), return_normals=True)
 
 
 def test_whole_numbers_of_any_kind_are_sizes_and_settings_have_their_type() -> None:

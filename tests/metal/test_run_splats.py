@@ -40,6 +40,7 @@ from tests.render import test_eval3d as eval3d
 from tests.render import test_falloffs as falloffs
 from tests.render import test_falloffs2d as falloffs2d
 from tests.render import test_forward_mode as forward_mode
+from tests.render import test_ftheta as ftheta
 from tests.render import test_half_colors as half_colors
 from tests.render import test_rasterization as renders
 from tests.render import test_surfels as surfels
@@ -267,6 +268,8 @@ def test_colours_in_a_training_step(degree: int, camera_gradient: bool, accumula
         named(moving_cameras.test_rolling_shutter, "ROLLING_TOP_TO_BOTTOM"),
         named(moving_cameras.test_rolling_shutter_of_a_lens_and_covariances),
         named(moving_cameras.test_rolling_shutter_unscented),
+        named(ftheta.check, "jacobian", False),
+        named(ftheta.check, "unscented", True, "ROLLING_TOP_TO_BOTTOM"),
         *(named(falloffs.test_against_float64, *how) for how in product(falloffs.BUILT_IN, (False, True))),
         named(falloffs2d.test_against_float64, False),
         *(named(colors.check, *how) for how in product(("SphericalGaussians", "ColorNetwork"), (91,), (False, True))),
@@ -399,6 +402,12 @@ ALONG_RAYS: dict[str, tuple[Callable[[bool], None], int | None, bool, list[Sched
         ),
         None,
         False,
+        SCHEDULES[2:],
+    ),
+    "hits of an f-theta camera": (
+        lambda packed: ftheta.check("rays", packed, behind=True, packed=False),
+        None,
+        True,
         SCHEDULES[2:],
     ),
     "Gaussians alone": (

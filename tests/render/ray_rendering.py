@@ -94,6 +94,20 @@ def along(origins: Tensor, directions: Tensor) -> Callable[..., tuple[Tensor, Te
     return sigmas
 
 
+def hits(origins: Tensor, directions: Tensor) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Normals [H, W, N, 3], turned towards rays of any camera, and distances [H, W, N] to the points of least σ."""
+
+    def channels(mean: Tensor, frames: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
+        precision = frames @ (frames.mT / scales[:, :, None] ** 2)
+        weighted = torch.einsum("nij,hwj->hwni", precision, directions)
+        ahead = (weighted * (mean - origins[:, :, None])).sum(-1)
+        across = (weighted * directions[:, :, None]).sum(-1)
+        side = torch.einsum("hwi,ni->hwn", directions, frames[:, :, 2]).sign()
+        return -side[..., None] * frames[:, :, 2], torch.where(across > 0, ahead, 0.0).clamp(min=0) / across.clamp(min=1e-9)
+
+    return channels
+
+
 def render(
     means: Tensor,
     quats: Tensor,
@@ -106,6 +120,7 @@ def render(
     height: int,
     *,
     sigmas: Callable[..., tuple[Tensor, Tensor]] = on_planes,
+    hits: Callable[..., tuple[Tensor, Tensor]] | None = None,
     background: Tensor | None = None,
     depths: Tensor | None = None,
     max_alpha: float = 0.999,
@@ -137,10 +152,15 @@ def render(
     image = weights @ features[order]
     if background is not None:
         image = image + final_T * background
+    normals = (weights @ normal[order]) @ torch.linalg.inv(viewmat)[:3, :3].T
+    if hits is not None:
+        turned, distances = hits(mean, frames, scales)
+        normals = torch.einsum("hwn,hwni->hwi", weights, turned[:, :, order]) @ turn
+        image = torch.cat([image, (weights * distances[..., order]).sum(-1, keepdim=True)], -1)
     return Rendered(
         image,
         1 - final_T,
-        (weights @ normal[order]) @ torch.linalg.inv(viewmat)[:3, :3].T,
+        normals,
         distortion[..., None],
         median[..., None],
         torch.stack(near).any(0).any(-1),

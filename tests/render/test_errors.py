@@ -161,7 +161,7 @@ def test_values(name: str, changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("camera_model", {"camera_model": "ftheta"}),
+        ("camera_model", {"camera_model": "lidar"}),
         ("absgrad", {"colors": torch.rand(N, 129), "backgrounds": None, "absgrad": True}),
     ],
     ids=lambda x: x if isinstance(x, str) else "",

@@ -1,5 +1,6 @@
 """Gaussians evaluated along rays (`with_eval3d`): whole renders against float64, and options that it refuses."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor
 from splat_py import rasterization, shaders
 from splat_py.gsplat import RollingShutterType
 from tests.render.comparison import close, compare
-from tests.render.ray_rendering import along, beside_rays, of_pixels, render
+from tests.render.ray_rendering import along, beside_rays, hits, of_pixels, render
 from tests.render.test_camera_models import scene_of, with_lenses
 from tests.render.test_cameras import DOUBLE_SPHERE, camera_of, double_sphere, moving
 from tests.render.test_errors import sentence_of
@@ -126,6 +127,73 @@ def test_any_camera_against_float64(camera_model: str, lens: bool, shutter: str 
         expected.append(render(*gaussians, viewmat, twins["Ks"][c], WIDTH, HEIGHT, **how))
     images, alphas, _ = of_scene(inputs, **options)
     compare({"image": images, "alpha": alphas}, expected, inputs, twins, looser=10 if lens and shutter else 1)
+
+
+@pytest.mark.parametrize(
+    ("camera_model", "mode", "shutter", "channels"),
+    [("pinhole", "RGB-d", None, 3), ("fisheye", "RGB-Ed", "ROLLING_TOP_TO_BOTTOM", 31), ("ortho", "d", None, 0)],
+)
+def test_hits_against_float64(camera_model: str, mode: str, shutter: str | None, channels: int) -> None:
+    """Normals and distances along rays, also where colours take a pass of their own, and with a Gaussian around the camera."""
+    inputs = scene_of(camera_model, WIDTH, HEIGHT, seed=110)
+    with torch.no_grad():
+        inputs["means"][2] = torch.tensor([0.1, 0.0, 0.5])
+        inputs["scales"][2] = torch.tensor([0.5, 0.9, 0.6])
+    inputs["colors"] = torch.rand(N, channels, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    inputs["backgrounds"] = torch.rand(CAMERAS, channels, generator=torch.Generator().manual_seed(3)).requires_grad_()
+    options: dict[str, Any] = {"camera_model": camera_model, "render_mode": mode, "packed": shutter is None}
+    if shutter is not None:
+        inputs, options["rolling_shutter"] = moving(inputs, 94), RollingShutterType[shutter]
+    if channels == 0:
+        del inputs["backgrounds"]
+    twins = {name: tensor.detach().double().requires_grad_() for name, tensor in inputs.items()}
+    gaussians = [twins[name] for name in ("means", "quats", "scales", "opacities", "colors")]
+    expected = []
+    for c, viewmat in enumerate(twins["viewmats"]):
+        origins, directions, depths = rays_of(twins, c, camera_model, shutter, None)
+        how: dict[str, Any] = {"sigmas": along(origins, directions), "hits": hits(origins, directions), "depths": depths}
+        how["background"] = twins["backgrounds"][c] if channels else None
+        one = render(*gaussians, viewmat, twins["Ks"][c], WIDTH, HEIGHT, **how)
+        if "E" in mode:
+            image = torch.cat([one.image[..., :-1], one.image[..., -1:] / one.alpha.clamp(min=1e-10)], -1)
+            one = replace(one, image=image, untrusted=one.untrusted | (one.alpha[..., 0] < 0.02))
+        expected.append(one)
+    if channels == 0:
+        del inputs["colors"]
+    images, alphas, meta = of_scene({"colors": None} | inputs, return_normals=True, **options)
+    compare({"image": images, "alpha": alphas, "normals": meta["normals"]}, expected, inputs, twins, looser=5)
+
+
+def test_hits_beside_signals_and_depth() -> None:
+    inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=111)
+    signals = torch.rand(N, 2, generator=torch.Generator().manual_seed(4))
+    plain, _, meta = of_scene(inputs, camera_model="fisheye", render_mode="RGB+ED", extra_signals=signals)
+    images, _, found = of_scene(
+        inputs, camera_model="fisheye", render_mode="RGB+ED", extra_signals=signals, return_normals=True
+    )
+    torch.testing.assert_close(images, plain)
+    torch.testing.assert_close(found["render_extra_signals"], meta["render_extra_signals"])
+    assert found["normals"].shape == (CAMERAS, HEIGHT, WIDTH, 3) and "normals" not in meta
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("with_eval3d", [False, True])
+def test_order_by_distance(with_eval3d: bool, packed: bool) -> None:
+    """Depths are distances; a Gaussian that is not finite has no gradient."""
+    inputs = scene_of("fisheye", WIDTH, HEIGHT, seed=112)
+    with torch.no_grad():
+        inputs["means"][3] = torch.nan
+    options: dict[str, Any] = {"camera_model": "fisheye", "render_mode": "RGB+D", "packed": packed, "with_eval3d": with_eval3d}
+    images, _, meta = rasterization(**inputs, width=WIDTH, height=HEIGHT, global_z_order=False, **options)
+    z, _, other = rasterization(**inputs, width=WIDTH, height=HEIGHT, **options)
+    points = inputs["means"] @ inputs["viewmats"][:, :3, :3].mT + inputs["viewmats"][:, None, :3, 3]
+    drawn = other["depths"] > 0
+    expected = points[meta["camera_ids"].long(), meta["gaussian_ids"].long()] if packed else points
+    torch.testing.assert_close(meta["depths"][drawn], expected[drawn].norm(dim=-1))
+    assert not meta["depths"][~drawn].any() and (images - z).abs().max() > 0.1
+    images.square().sum().backward()
+    assert all(torch.isfinite(tensor.grad).all() for tensor in inputs.values() if tensor.grad is not None)
+    assert not inputs["means"].grad[3].any()
 
 
 def test_far_away_it_is_the_projection() -> None:
