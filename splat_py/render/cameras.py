@@ -12,6 +12,7 @@ from torch import Tensor
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import shown
 from splat_py.gpu.arrays import Array, Memory
+from splat_py.gpu.autograd import primal
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.render.options import Options
@@ -167,7 +168,7 @@ def ftheta_coefficients(coeffs: Any, viewmats: Tensor, width: int, height: int) 
         if given.shape != shape or not torch.isfinite(given).all():
             raise SplatError(f"ftheta_coeffs.{name} is missing or wrong; give {math.prod(shape)} finite numbers")
         parts.append(given)
-    p, largest, (c, d, e) = (part.detach().double().cpu().numpy() for part in parts)
+    p, largest, (c, d, e) = (primal(part.double().cpu()).numpy() for part in parts)
     angle = min(float(largest), math.pi)
     if abs(c - d * e) < 1e-8 or angle <= 0:
         raise SplatError("ftheta_coeffs must have a max_angle > 0, and a linear_cde c, d, e with c - d e that is not 0")

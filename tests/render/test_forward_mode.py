@@ -18,7 +18,7 @@ from splat_py.render.shade import initial_network
 from splat_py.shaders import source
 from tests.reference.gaussian import covariances
 from tests.refusals import refused
-from tests.render import comparison, test_camera_models, test_packed
+from tests.render import comparison, test_camera_models, test_ftheta, test_packed
 from tests.render.test_cameras import DOUBLE_SPHERE, moving
 from tests.render.test_falloffs import own
 from tests.render.test_surfels import surfels_of
@@ -132,6 +132,17 @@ ANISOTROPIC = own(
     "return GaussianFalloff.sigmaMax(opacity, extras) / extras.x;",
     kind="IFalloff2D",
 )
+
+
+def through_ftheta(poly: Tensor, cde: Tensor, **given: Any) -> Any:
+    return splat.rasterization(**given, camera_model="ftheta", ftheta_coeffs=test_ftheta.parameters(False, poly, cde))
+
+
+def of_ftheta(**options: Any) -> Case:
+    numbers = {"poly": torch.tensor(test_ftheta.ANGLES), "cde": torch.tensor(test_ftheta.CDE)}
+    return Case(detached(test_ftheta.scene()) | numbers, options, function=through_ftheta, rtol=5e-5)
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "dense": lambda: several(packed=False),
     "packed, with expected depth": lambda: several(render_mode="RGB+ED"),
@@ -162,6 +173,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "along an equirectangular camera's rays": lambda: seen_by("equirectangular", with_eval3d=True),
     "along an own camera's rays": with_own_camera,
     "along a rolling shutter's rays": lambda: rolling(with_eval3d=True),
+    "an f-theta camera": of_ftheta,
+    "along an f-theta camera's rays": lambda: of_ftheta(with_ut=True, with_eval3d=True, global_z_order=False),
     "GeneralizedExponential": lambda: falling_off("GeneralizedExponential", beta=1.3),
     "BetaKernel": lambda: falling_off("BetaKernel", b=0.2),
     "an own falloff": lambda: falling_off(source(HEAVY_TAIL), power=3.0),
@@ -378,3 +391,9 @@ def test_functions_without_a_forward_derivative() -> None:
     image = torch.rand(8, 8, 3)
     with dual_level():
         refused("photometric_loss .* has no forward derivative", splat.photometric_loss, make_dual(image, image), image)
+
+
+def test_distances_along_rays_are_refused() -> None:
+    case = of_ftheta(with_ut=True, with_eval3d=True, render_mode="RGB-d")
+    with pytest.raises(NotImplementedError, match="distances along rays and normals have no forward derivative"):
+        pushed(case, {"means": random(*case.inputs["means"].shape)})
