@@ -12,7 +12,7 @@ from torch import Tensor
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import shown
 from splat_py.gpu.arrays import Array, Memory
-from splat_py.gpu.autograd import primal
+from splat_py.gpu.autograd import Untransformed, primal
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.render.options import Options
@@ -168,19 +168,26 @@ def ftheta_coefficients(coeffs: Any, viewmats: Tensor, width: int, height: int) 
         if given.shape != shape or not torch.isfinite(given).all():
             raise SplatError(f"ftheta_coeffs.{name} is missing or wrong; give {math.prod(shape)} finite numbers")
         parts.append(given)
-    p, largest, (c, d, e) = (primal(part.double().cpu()).numpy() for part in parts)
-    angle = min(float(largest), math.pi)
+    used: tuple[float, float] = Untransformed.apply(_ftheta_range, polynomial, parts, width + height)
+    ends = viewmats.new_tensor([used[0], gives_angles]), viewmats.new_tensor([used[1]])
+    return torch.cat([parts[0], ends[0], parts[2], ends[1]]).expand(*viewmats.shape[:-2], LENS)
+
+
+def _ftheta_range(polynomial: str, parts: list[Tensor], most: float) -> tuple[float, float]:
+    """Return the largest angle, and the largest argument of the polynomial, for a camera with all pixels nearer to the axis than
+    `most`; SplatError if the camera sees nothing, or the polynomial does not rise that far."""
+    p, largest, (c, d, e) = (primal(part).double().cpu().numpy() for part in parts)
+    gives_angles, angle = polynomial == "pixeldist_to_angle_poly", min(float(largest), math.pi)
     if abs(c - d * e) < 1e-8 or angle <= 0:
         raise SplatError("ftheta_coeffs must have a max_angle > 0, and a linear_cde c, d, e with c - d e that is not 0")
-    x = np.linspace(0, width + height if gives_angles else angle, 513)[:, None]
+    x = np.linspace(0, most if gives_angles else angle, 513)[:, None]
     # Distances count up to the largest angle, or as far as an image reaches.
     used = np.cumsum(gives_angles & (x ** np.arange(6) @ p >= angle)) == 0
     if p[0] != 0 or not (x ** np.arange(5) @ (p[1:] * np.arange(1, 6)) > 0)[used].all():
         raise SplatError(
             f"ftheta_coeffs.{polynomial} must be 0 at 0 and rise up to max_angle; check it, and max_angle, which is {largest}"
         )
-    ends = viewmats.new_tensor([angle, gives_angles]), viewmats.new_tensor([float(x[min(used.sum(), 512), 0])])
-    return torch.cat([parts[0], ends[0], parts[2], ends[1]]).expand(*viewmats.shape[:-2], LENS)
+    return angle, float(x[min(used.sum(), 512), 0])
 
 
 def midway(viewmats: Tensor, viewmats_rs: Tensor) -> Tensor:
