@@ -174,8 +174,8 @@ def ftheta_coefficients(coeffs: Any, viewmats: Tensor, width: int, height: int) 
 
 
 def _ftheta_range(polynomial: str, parts: list[Tensor], most: float) -> tuple[float, float]:
-    """Return the largest angle, and the largest argument of the polynomial, for a camera with all pixels nearer to the axis than
-    `most`; SplatError if the camera sees nothing, or the polynomial does not rise that far."""
+    """Return the largest angle, and the largest argument of the polynomial, for a camera with all pixels within `most` of the
+    axis; SplatError if the camera sees nothing, or the polynomial does not rise that far."""
     p, largest, (c, d, e) = (primal(part).double().cpu().numpy() for part in parts)
     gives_angles, angle = polynomial == "pixeldist_to_angle_poly", min(float(largest), math.pi)
     if abs(c - d * e) < 1e-8 or angle <= 0:
