@@ -27,7 +27,7 @@ from splat_py.scene.dataset import Dataset
 from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.pictures import beside, inside, picture_names, write_image
-from splat_py.train.capture_model import Looks
+from splat_py.train.learnt_parts import Looks
 from splat_py.train.photometric_loss import SUMS, WINDOW, Comparison, SsimPasses
 
 # Variances and slopes below this count as 0.

@@ -29,7 +29,7 @@ from splat_py.render.rasterize import Image, Rasterization
 from splat_py.render.shade import ColorModel, FeatureArrays, Shading, harmonics, network_weights
 from splat_py.render.splats import DENSE, GaussianArrays, SplatIds, Splats, StridedRows
 from splat_py.render.tiles import Binning, TileGrid
-from splat_py.train.capture_model import PPISP
+from splat_py.train.learnt_parts import PPISP
 from splat_py.volume.device_field import Box, DeviceField, March, RayImage, Rays
 from splat_py.volume.grid import COEFFICIENTS, Volume, row_floats
 from splat_py.volume.hash_grid import LEVELS, HashShape, HashVolume

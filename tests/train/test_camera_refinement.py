@@ -12,8 +12,9 @@ from splat_py.gpu.device import get_device
 from splat_py.render.localization import localize
 from splat_py.render.views import render
 from splat_py.scene.camera import Distortion
-from splat_py.train.capture_model import CameraRefinement, corrected
+from splat_py.train.capture_model import corrected
 from splat_py.train.config import TrainConfig
+from splat_py.train.learnt_parts import CameraRefinement
 from splat_py.train.trainer import Trainer
 from splat_py.train.views import device_camera
 from tests.commands.selftest.make_references import camera_step

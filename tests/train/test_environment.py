@@ -15,8 +15,9 @@ from splat_py.render.views import render
 from splat_py.scene.camera import Distortion
 from splat_py.scene.data_options import DataOptions
 from splat_py.scene.environment import Environment
-from splat_py.train.capture_model import LearntCapture, LearntEnvironment
+from splat_py.train.capture_model import LearntCapture
 from splat_py.train.config import TrainConfig
+from splat_py.train.learnt_parts import LearntEnvironment
 from splat_py.train.photometric_loss import pack
 from splat_py.train.run import learnt_of, open_scene, train
 from splat_py.train.trainer import Trainer

@@ -11,9 +11,10 @@ import tests.reference.exposure as ref
 import tests.reference.ppisp as ppisp_ref
 from splat_py import Dataset, load_dataset
 from splat_py.gpu.device import get_device
-from splat_py.train.capture_model import AFFINE, PPISP, LearntCapture, Looks
+from splat_py.train.capture_model import LearntCapture
 from splat_py.train.config import TrainConfig
 from splat_py.train.evaluation import evaluate
+from splat_py.train.learnt_parts import AFFINE, PPISP, Looks
 from splat_py.train.trainer import Trainer
 from tests.refusals import refused
 from tests.shaders.oracle import pullback

@@ -22,9 +22,9 @@ from splat_py.render.splats import GaussianArrays
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.images import ImageStore, View
 from splat_py.train import density
-from splat_py.train.capture_model import AFFINE, PPISP, CameraRefinement, LearntEnvironment, LookKind, Looks
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
+from splat_py.train.learnt_parts import AFFINE, PPISP, CameraRefinement, LearntEnvironment, LookKind, Looks
 from splat_py.train.parameters import FILTER, GROUPS, MEAN, Filter3D, ParameterMeans, Parameters
 from splat_py.train.photometric_loss import SUMS, PhotometricLoss, pack
 from splat_py.train.step import BatchSums
