@@ -22,9 +22,9 @@ import tyro
 from splat_py.base.files import write_json
 from splat_py.gpu.device import get_device
 from splat_py.gpu.kernels import Profile
+from splat_py.render.images import Image, Rasterization
 from splat_py.render.options import Options as RenderOptions
 from splat_py.render.project import project
-from splat_py.render.rasterize import Image, Rasterization
 from splat_py.render.splats import Splats
 from splat_py.render.tiles import bin_tiles
 from splat_py.train.benchmark import header

@@ -24,9 +24,9 @@ from splat_py import load_dataset
 from splat_py.base.files import write_json
 from splat_py.gpu import device as devices
 from splat_py.gpu.device import _GPU_TUNING
+from splat_py.render.images import Image, Rasterization
 from splat_py.render.options import Options as RenderOptions
 from splat_py.render.project import project
-from splat_py.render.rasterize import Image, Rasterization
 from splat_py.render.shade import shade
 from splat_py.render.splats import ProjectedSplats
 from splat_py.render.tiles import BinnedTiles, bin_tiles

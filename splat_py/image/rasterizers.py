@@ -26,8 +26,8 @@ from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.image.options import Method
+from splat_py.render.images import Image, Rasterization
 from splat_py.render.options import Options
-from splat_py.render.rasterize import Image, Rasterization
 from splat_py.render.splats import Splats
 from splat_py.render.tiles import Binning, TileGrid
 

@@ -14,8 +14,8 @@ from splat_py.base.fields import LARGEST, shown
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.tensors import check_shape
 from splat_py.render.cameras import CAMERA_MODELS
+from splat_py.render.colors import color_model
 from splat_py.render.options import SPLATS, STOPS, RenderMode
-from splat_py.render.shade import color_model
 from splat_py.shaders.functions import ShaderModule
 
 # Tensors without which nothing can be rendered.

@@ -19,11 +19,12 @@ from splat_py.gpu.kernels import UserType
 from splat_py.gpu.tensors import check_tensors
 from splat_py.render import checks
 from splat_py.render.cameras import camera_type, ftheta_coefficients, lens_coefficients, midway, shutter_of
+from splat_py.render.colors import COLORS, color_model
 from splat_py.render.meta import meta_of
 from splat_py.render.options import SPLATS, STOPS, Options, RenderMode, UnscentedTransform
 from splat_py.render.project import project
 from splat_py.render.rasterize import MAX_CHANNELS, rasterize
-from splat_py.render.shade import COLORS, color_model, shade, shade_channels
+from splat_py.render.shade import shade, shade_channels
 from splat_py.render.splats import ProjectedSplats
 from splat_py.render.tiles import bin_tiles
 from splat_py.shaders.declarations import SPLAT_INTERFACES
@@ -163,7 +164,7 @@ def rasterization(
         camera_params: [..., C, P] coefficients of your own camera model, P ≤ 12: `coefficient(camera, i)`. Differentiable.
         color: how colours depend on the view direction: "SphericalHarmonics" of `sh_degree`, or a type for which `colors` holds
             F features per Gaussian, [..., N, F] or [..., C, N, F]: "SphericalGaussians", 3 + 6 per lobe (Wang et al. 2009,
-            2025); "ColorNetwork", any F, with weights from `splat_py.render.shade.initial_network` (Lu et al. 2024); or your
+            2025); "ColorNetwork", any F, with weights from `splat_py.render.colors.initial_network` (Lu et al. 2024); or your
             own Slang type that implements `IColor` (slang/splat/color.slang).
         weights: [W] weights of such a type, which all Gaussians share. Differentiable.
         device: where to render; by default the GPU that holds CUDA or MPS tensors, else the device of `splat_py.get_device`.

@@ -14,8 +14,8 @@ from splat_py.base.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
+from splat_py.render.colors import require_features
 from splat_py.render.rasterization import rasterization
-from splat_py.render.shade import require_features
 from splat_py.render.surfels import depth_to_normal
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import NEAR, Dataset

@@ -17,7 +17,7 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder
 from splat_py.render.cameras import CAMERA_ROW, Cameras
-from splat_py.render.rasterize import Image
+from splat_py.render.images import Image
 from splat_py.scene.camera import Camera, Distortion
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.environment import Environment, require_pinhole

@@ -15,7 +15,7 @@ from splat_py.base.files import Layout, save_tensors
 from splat_py.fit.run_folder import reading, require_layout, whole_number
 from splat_py.fit.steps import with_moments
 from splat_py.gpu.kernels import UserType
-from splat_py.render.shade import color_model, initial_network, network_weights
+from splat_py.render.colors import color_model, initial_network, network_weights
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import SH_C0, Gaussians
 from splat_py.shaders.custom_types import COLOR, SPLAT

@@ -14,7 +14,7 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.render.cameras import Cameras
-from splat_py.render.rasterize import Image
+from splat_py.render.images import Image
 from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import State
 

@@ -9,10 +9,11 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.render.cameras import Cameras
+from splat_py.render.colors import color_model, harmonics
+from splat_py.render.images import Image, Rasterization
 from splat_py.render.options import SPLATS, Options
 from splat_py.render.project import Projection
-from splat_py.render.rasterize import Image, Rasterization
-from splat_py.render.shade import FeatureArrays, Shading, color_model, harmonics
+from splat_py.render.shade import FeatureArrays, Shading
 from splat_py.render.splats import COLOR_OFFSET, GaussianArrays, Splats, StridedRows
 from splat_py.render.tiles import ANY_LENGTH, Binning, TileGrid, segments_for
 from splat_py.scene.dataset import Dataset

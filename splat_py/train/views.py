@@ -14,7 +14,7 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.render.cameras import CAMERA_MODELS, LENS_MODELS, Cameras
-from splat_py.render.rasterize import Image
+from splat_py.render.images import Image
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import DEFAULT_MEMORY_LIMIT, Dataset, KnownDepths
 from splat_py.scene.images import ImageStore, averaged

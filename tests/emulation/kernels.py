@@ -23,10 +23,11 @@ from splat_py.gpu.limits import Limits
 from splat_py.gpu.sorting import PrefixSum, RadixSort
 from splat_py.gpu.sources import shader_folder
 from splat_py.render.cameras import CAMERA_ROW, LENS, Cameras
+from splat_py.render.colors import ColorModel, harmonics, network_weights
+from splat_py.render.images import Image, Rasterization
 from splat_py.render.options import Options
 from splat_py.render.project import Projection
-from splat_py.render.rasterize import Image, Rasterization
-from splat_py.render.shade import ColorModel, FeatureArrays, Shading, harmonics, network_weights
+from splat_py.render.shade import FeatureArrays, Shading
 from splat_py.render.splats import DENSE, GaussianArrays, SplatIds, Splats, StridedRows
 from splat_py.render.tiles import Binning, TileGrid
 from splat_py.train.learnt_parts import PPISP

@@ -14,8 +14,8 @@ from splat_py.gpu.device import get_device
 from splat_py.gpu.kernels import linear_groups
 from splat_py.gpu.limits import Limits
 from splat_py.image.rasterizers import rasterizer_for
+from splat_py.render.images import Image
 from splat_py.render.options import Options
-from splat_py.render.rasterize import Image
 from splat_py.render.splats import ProjectedSplats
 from splat_py.render.tiles import bin_tiles
 from splat_py.render.views import render

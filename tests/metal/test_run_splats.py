@@ -18,10 +18,11 @@ import tests.reference as ref
 from splat_py.fit.steps import Adam, AdamRows
 from splat_py.gpu.device import Tuning
 from splat_py.render.cameras import CAMERA_ROW, Cameras
+from splat_py.render.colors import harmonics
 from splat_py.render.options import Options
 from splat_py.render.project import project
 from splat_py.render.rasterization import rasterization
-from splat_py.render.shade import FeatureArrays, Shading, harmonics, shade
+from splat_py.render.shade import FeatureArrays, Shading, shade
 from splat_py.render.splats import ProjectedSplats, SplatIds, StridedRows
 from splat_py.render.tiles import bin_tiles
 from tests.emulation.kernels import ACCUMULATIONS, GAUSSIANS, RASTERIZATIONS, TILE_SIZES, before

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from splat_py.gpu.device import get_device
+from splat_py.render.images import Image, Rasterization
 from splat_py.render.options import Options
-from splat_py.render.rasterize import Image, Rasterization
 from splat_py.render.splats import ProjectedSplats, Splats
 from splat_py.render.tiles import BinnedTiles, Binning, TileGrid, bin_tiles
 from tests.reference.arrays import Array

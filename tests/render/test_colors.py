@@ -12,7 +12,7 @@ import splat_py as splat
 from splat_py import shaders
 from splat_py.gpu.kernels import UserType
 from splat_py.gsplat import RollingShutterType
-from splat_py.render.shade import initial_network, network_weights
+from splat_py.render.colors import initial_network, network_weights
 from tests.refusals import refused
 from tests.render import test_camera_models as camera_models
 from tests.render.test_camera_models import scene_of

@@ -13,8 +13,8 @@ from torch.autograd.forward_ad import dual_level, make_dual, unpack_dual
 import splat_py as splat
 from splat_py.gpu.device import get_device
 from splat_py.gsplat import RollingShutterType
-from splat_py.render.rasterize import MAX_DIRECTIONS
-from splat_py.render.shade import initial_network
+from splat_py.render.colors import initial_network
+from splat_py.render.images import MAX_DIRECTIONS
 from splat_py.shaders import source
 from tests.reference.gaussian import covariances
 from tests.refusals import refused

@@ -10,7 +10,7 @@ from torch import Tensor
 import splat_py as splat
 from splat_py.base.errors import SplatError
 from splat_py.gsplat import spherical_harmonics
-from splat_py.render.shade import initial_network
+from splat_py.render.colors import initial_network
 from tests.render.comparison import camera_of, close, leaves_of, scene_of
 
 WIDTH, HEIGHT = 31, 23

@@ -10,8 +10,8 @@ import torch
 import tests.reference as ref
 from splat_py.gpu.arrays import Array as DeviceArray
 from splat_py.gpu.device import get_device
+from splat_py.render.images import Image
 from splat_py.render.rasterization import rasterization
-from splat_py.render.rasterize import Image
 from tests.render.comparison import camera_of, leaves_of, scene_of
 
 WIDTH, HEIGHT = 53, 37

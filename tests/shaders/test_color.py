@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from splat_py.render.shade import network_weights
+from splat_py.render.colors import network_weights
 from splat_py.shaders import color, spherical_harmonics
 from tests.reference.spherical_harmonics import basis_at
 from tests.shaders.oracle import assert_like, float32

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from splat_py import Camera, Dataset
 from splat_py.gpu.device import get_device
-from splat_py.render.rasterize import Image
+from splat_py.render.images import Image
 from splat_py.render.views import render
 from splat_py.scene.camera import Distortion
 from splat_py.scene.data_options import DataOptions

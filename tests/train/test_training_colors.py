@@ -11,7 +11,7 @@ import torch
 from plyfile import PlyData
 
 from splat_py import Camera, Dataset, Gaussians, SplatError, load_dataset, shaders
-from splat_py.render.shade import network_weights
+from splat_py.render.colors import network_weights
 from splat_py.render.views import render, with_model
 from splat_py.scene.data_options import DataOptions
 from splat_py.shaders.custom_types import CAMERA, OwnTypes

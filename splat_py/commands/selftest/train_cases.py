@@ -17,7 +17,7 @@ from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import linear_groups
-from splat_py.render.rasterize import Image
+from splat_py.render.images import Image
 from splat_py.render.splats import GaussianArrays
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.images import ImageStore, View

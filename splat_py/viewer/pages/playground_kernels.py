@@ -10,10 +10,11 @@ from splat_py.image.fitting import FitStep, adam_for
 from splat_py.image.options import Rates
 from splat_py.image.rasterizers import FLOATS, TileRasterizer
 from splat_py.render.cameras import Cameras
+from splat_py.render.colors import harmonics
+from splat_py.render.images import Image, Rasterization
 from splat_py.render.options import Options
 from splat_py.render.project import Projection
-from splat_py.render.rasterize import Image, Rasterization
-from splat_py.render.shade import FeatureArrays, Shading, harmonics
+from splat_py.render.shade import FeatureArrays, Shading
 from splat_py.render.splats import GaussianArrays, Splats
 from splat_py.render.tiles import Binning, TileGrid
 from splat_py.viewer.pages.playground_plan import Json, Plan, PlanDevice, WgslKernels, symbol
