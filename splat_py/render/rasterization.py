@@ -288,6 +288,7 @@ def rasterization(
     images, alphas = (part.unflatten(0, lead) for part in (rendered.colors, rendered.alphas))
 
     meta = meta_of(splats, lists, rendered, lead, means.shape[-2])
+    meta["colors"] = features.detach()
     if with_eval3d:
         del meta["conics"]
     if options.with_hits:
