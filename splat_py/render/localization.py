@@ -88,12 +88,15 @@ def localize(
         how: `antialiased`, `near` and `device` of `render`.
 
     Raises:
-        SplatError: the photograph has another size than the camera, no pixel counts, or the camera sees nothing of the scene.
+        SplatError: the photograph has another size than the camera, no pixel counts, the camera sees nothing of the scene, or
+            `steps` is below 1.
     """
     if not isinstance(camera, Camera):
         starts = _most_similar(gaussians, photograph, camera, background, how)
         options: dict[str, Any] = {"focal": focal, "exposure": exposure, "steps": steps, **how}
         return min((localize(gaussians, photograph, each, background, **options) for each in starts), key=lambda r: r.residual)
+    if steps < 1:
+        raise SplatError(f"steps is {steps}; it must be 1 or more")
     pixels = np.asarray(photograph)
     if pixels.shape not in ((camera.height, camera.width, 3), (camera.height, camera.width, 4)):
         size = f"[{camera.height}, {camera.width}, 3 or 4]"
