@@ -1,12 +1,12 @@
 """`splat localize`: where a photograph of a scene was taken."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from splat_py.base.errors import SplatError, printable
+from splat_py.base.errors import printable
 from splat_py.commands.terminal import OnDevice, console
 from splat_py.scene.sources import require_cameras, require_scene
 from splat_py.shaders.custom_types import OwnTypes
@@ -45,45 +45,42 @@ class Localize(OnDevice):
     def run(self) -> None:
         require_scene(self.scene, self.data)
         require_cameras(self.scene, self.data)
-        import cv2
         import numpy as np
 
         from splat_py.base.files import require_writable, write_json
         from splat_py.gpu.device import get_device
         from splat_py.render.localization import localize
         from splat_py.render.views import render
-        from splat_py.scene.pictures import beside, read_picture, shrunk, write_image
+        from splat_py.scene.images import load_view, open_view
+        from splat_py.scene.pictures import beside, read_header, write_image
         from splat_py.train.run import learnt_of, open_scene
 
         out = self.out or self.photograph.with_suffix(".localized.png")
         for path in (out, self.json):
             if path is not None:
                 require_writable(path)
-        photograph = shrunk(np.ascontiguousarray(read_picture(self.photograph, cv2.IMREAD_COLOR)[..., ::-1]), _LONGEST)
+        width, height, _ = read_header(self.photograph)
         device = get_device(self.device)
         gaussians, dataset, config = open_scene(self.scene, self.data, None, self.own)
         environment = learnt_of(self.scene, config).environment
         how: dict[str, Any] = {"antialiased": config.antialiased, "near": dataset.near, "device": device}
         behind = dataset.background if environment is None else environment
-        height, width = photograph.shape[:2]
-        cameras = [view.camera for view in dataset.views]
-        fitting = [c.resized(width, height) for c in cameras if abs(c.width * height - c.height * width) <= width + height]
-        if not fitting:
-            sizes = f"{cameras[0].width}×{cameras[0].height}"
-            raise SplatError(
-                f"{self.photograph} has {width}×{height} pixels, another shape than the capture's {sizes}; crop or turn it"
-            )
+        # The lens that fits best, and every place.
+        like = min(dataset.views, key=lambda view: abs(view.lens.width * height - view.lens.height * width))
+        view = open_view(str(self.photograph), like.camera.viewmat, like.lens, self.photograph, None)
+        camera = like.camera.resized(width, height).scaled(min(1.0, _LONGEST / max(width, height)))
+        photograph = load_view(replace(view, camera=camera), dataset.background)
+        starts = [replace(camera, viewmat=each.camera.viewmat) for each in dataset.views]
         with console.status("comparing"):
-            found = localize(gaussians, photograph, fitting, behind, focal=self.focal, **how)
+            found = localize(gaussians, photograph, starts, behind, focal=self.focal, **how)
         gain, offset = found.exposure
         picture = render(gaussians, found.camera, behind, **how) * gain + offset
-        write_image(out, beside(photograph / np.float32(255), picture.clip(0, 1)))
-        names = [view.name for view in dataset.views]
-        distances = [float(np.linalg.norm(camera.position - found.camera.position)) for camera in cameras]
+        write_image(out, beside(photograph[..., :3] / np.float32(255), picture.clip(0, 1)))
+        distances = [float(np.linalg.norm(each.position - found.camera.position)) for each in starts]
         nearest = int(np.argmin(distances))
         at = ", ".join(f"{x:.4g}" for x in found.camera.position)
         console.print(
-            f"taken at ({at}), {distances[nearest]:.3g} from {printable(names[nearest])}; "
+            f"taken at ({at}), {distances[nearest]:.3g} from {printable(dataset.views[nearest].name)}; "
             f"± {found.degrees:.2g}° and ± {found.distance:.2g} (one standard deviation)"
         )
         console.print(f"colours differ by {found.residual:.3f} (root mean square, 0 to 1); both are in {printable(str(out))}")
@@ -93,8 +90,8 @@ class Localize(OnDevice):
                 {
                     "viewmat": found.camera.viewmat.tolist(),
                     "K": found.camera.K.tolist(),
-                    "width": width,
-                    "height": height,
+                    "width": found.camera.width,
+                    "height": found.camera.height,
                     "residual": found.residual,
                     "covariance": found.covariance.tolist(),
                     "exposure": found.exposure.tolist(),
