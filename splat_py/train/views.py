@@ -111,7 +111,7 @@ def record_composition(recorder: Recorder, background: Sequence[float], black: A
     color: dict[str, Any] = dict(zip(("red", "green", "blue"), background, strict=True))
     arrays: dict[str, Any] = {"over_black": black, "over_white": white, "composed": composed}
     groups, pixels = linear_groups(composed.size), composed.size
-    recorder.dispatch("capture_model", "composePhotograph", groups, pixels=pixels, **color, **arrays)
+    recorder.dispatch("background", "composePhotograph", groups, pixels=pixels, **color, **arrays)
 
 
 @dataclass(frozen=True)
