@@ -77,6 +77,10 @@ def test_as_metal(check: partial[None], cuda: CudaOnCpu, request: pytest.Fixture
         named(test_binning.test_a_list_that_is_too_small_is_not_overrun),
         named(splats.moving_cameras.test_unscented, "equirectangular", False),
         named(splats.moving_cameras.test_rolling_shutter_of_a_lens_and_covariances),
+        *(
+            named(splats.check_tangents, name)
+            for name in ("dense", "along a fisheye's rays", "SphericalGaussians", "surfels, packed")
+        ),
         named(splats.falloffs.test_against_float64, next(iter(splats.falloffs.BUILT_IN)), True),
         *(named(splats.colors.check, name, 91, False) for name in ("SphericalGaussians", "ColorNetwork", "own")),
         *(named(test_loss.test_loss_and_gradient, size, "in between") for size in ((1, 1), (37, 40))),

@@ -503,10 +503,10 @@ def _record_tangents(recorder: Recorder) -> None:
         image = Image.empty(DEVICE, 1, 8, 8, channels, distortion=distortion)
         work = Rasterization(DEVICE, splats, empty((8, channels)), empty((1, channels)), lists, image, options)
         of_rays = empty((1, 8, 8, 6)) if options.with_rays else None
-        for directions, d_rays in ((1, None), (1, of_rays), (2, of_rays)):
+        for directions in (1, 2):
             colors, alphas = (empty((directions, *array.shape)) for array in (image.colors, image.alphas))
             along = replace(image, colors=colors, alphas=alphas)
-            work.record_tangents(recorder, replace(work, splats=replace(splats, rays=d_rays), image=along))
+            work.record_tangents(recorder, replace(work, splats=replace(splats, rays=of_rays), image=along))
 
 
 def _record_cameras(recorder: Recorder) -> None:
