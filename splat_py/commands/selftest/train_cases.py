@@ -284,7 +284,7 @@ def ppisp_state() -> Arrays:
 
 
 # What photographs learn, the state before the step, and the least light in the image: powers are steep near 0.
-LOOKS = {"exposure": (AFFINE, exposure_state, 0.0), "ppisp": (PPISP, ppisp_state, 0.1)}
+LOOKS = {"exposure": (AFFINE, exposure_state, 0.0), "ppisp": (PPISP, ppisp_state, 0.2)}
 
 
 def image(seed: int, low: float) -> Floats:
@@ -299,7 +299,7 @@ def _look(kind: LookKind, state: Callable[[], Arrays], least: float, device: Dev
         shown = looks.record(recorder, PHOTOGRAPH, colors)
         parts = looks.record_backward(recorder, PHOTOGRAPH, colors, v_colors)
         looks.record_update(recorder, PHOTOGRAPH, parts, _counting(device), EPOCH, CAPTURE_STEP, PROGRESS)
-    return {"shown": shown.numpy()[0], "v_colors": v_colors.numpy()[0], **looks.state()}
+    return {"shown": shown.numpy()[0, ::3], "v_colors": v_colors.numpy()[0, ::3], **looks.state()}
 
 
 def camera_state() -> Arrays:

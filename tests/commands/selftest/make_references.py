@@ -336,15 +336,15 @@ def exposure() -> Arrays:
     # Half of the run is done, so the rate is the geometric mean of the first and the last one.
     lr = np.sqrt(0.05 * 0.001)
     after = exposure_ref.updated(state, train_cases.PHOTOGRAPH, v_own, train_cases.EPOCH, lr=lr, weight=1e-3)
-    return {"shown": exposure_ref.expose(own, colors), "v_colors": v_colors, **after}
+    return {"shown": exposure_ref.expose(own, colors)[::3], "v_colors": v_colors[::3], **after}
 
 
 def ppisp() -> Arrays:
     state = {name: f64(values) for name, values in train_cases.ppisp_state().items()}
-    colors, v_shown = f64(train_cases.image(100, 0.1))[0], f64(train_cases.image(101, -1))[0]
+    colors, v_shown = f64(train_cases.image(100, 0.2))[0], f64(train_cases.image(101, -1))[0]
     counts = train_cases.PHOTOGRAPH, colors, v_shown, train_cases.EPOCH, train_cases.CAPTURE_STEP
     after, shown, v_colors = ppisp_ref.updated(state, *counts, rates=(np.sqrt(0.3 * 0.006), 5e-4))
-    return {"shown": shown, "v_colors": v_colors, **after}
+    return {"shown": shown[::3], "v_colors": v_colors[::3], **after}
 
 
 def cameras() -> Arrays:
