@@ -283,18 +283,18 @@ def ppisp_state() -> Arrays:
     return state_of("exposures", 120, PHOTOGRAPHS, 9) | state_of("response", 123, 27)
 
 
-# What photographs learn, the state before the step, and the least light in the image: powers are steep near 0.
-LOOKS = {"exposure": (AFFINE, exposure_state, 0.0), "ppisp": (PPISP, ppisp_state, 0.2)}
+# What photographs learn, the state before the step, and the range of light in the image: powers may be steep at 0 and 1.
+LOOKS = {"exposure": (AFFINE, exposure_state, (0.0, 1.0)), "ppisp": (PPISP, ppisp_state, (0.2, 0.6))}
 
 
-def image(seed: int, low: float) -> Floats:
+def image(seed: int, low: float, high: float = 1.0) -> Floats:
     """An image [1, H, W, 3]."""
-    return inputs.uniform(seed, low, 1, 1, HEIGHT, WIDTH, 3)
+    return inputs.uniform(seed, low, high, 1, HEIGHT, WIDTH, 3)
 
 
-def _look(kind: LookKind, state: Callable[[], Arrays], least: float, device: Device, stored: Arrays) -> Arrays:
+def _look(kind: LookKind, state: Callable[[], Arrays], light: tuple[float, float], device: Device, stored: Arrays) -> Arrays:
     looks = Looks(device, kind, PHOTOGRAPHS, state())
-    colors, v_colors = (device.memory.array(image(seed, low)) for seed, low in ((100, least), (101, -1)))
+    colors, v_colors = (device.memory.array(image(seed, *of)) for seed, of in ((100, light), (101, (-1.0, 1.0))))
     with device.recording() as recorder:
         shown = looks.record(recorder, PHOTOGRAPH, colors)
         parts = looks.record_backward(recorder, PHOTOGRAPH, colors, v_colors)

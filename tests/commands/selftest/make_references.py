@@ -341,7 +341,7 @@ def exposure() -> Arrays:
 
 def ppisp() -> Arrays:
     state = {name: f64(values) for name, values in train_cases.ppisp_state().items()}
-    colors, v_shown = f64(train_cases.image(100, 0.2))[0], f64(train_cases.image(101, -1))[0]
+    colors, v_shown = f64(train_cases.image(100, 0.2, 0.6))[0], f64(train_cases.image(101, -1))[0]
     counts = train_cases.PHOTOGRAPH, colors, v_shown, train_cases.EPOCH, train_cases.CAPTURE_STEP
     after, shown, v_colors = ppisp_ref.updated(state, *counts, rates=(np.sqrt(0.3 * 0.006), 5e-4))
     return {"shown": shown[::3], "v_colors": v_colors[::3], **after}
