@@ -191,8 +191,8 @@ def sectors(counted: dict[str, Any], accumulation: str, pixels: int) -> float:
 def waves(counted: dict[str, Any], what: str, pixels: int) -> tuple[float, float]:
     """How often a wave blends a splat over its pixels, and how often it tests 32 splats."""
     found = counted[what]
-    # The emulator's compiler evaluates a splat's exponential three times for its value and its derivative.
-    evaluations = found["evaluations"] / (3 if what.startswith("backward") else 1)
+    # The emulator's compiler evaluates a splat's exponential five times for its value and its derivative.
+    evaluations = found["evaluations"] / (5 if what.startswith("backward") else 1)
     blends = evaluations / _WAVE / pixels
     # Blends, tests, and the threads that add to a splat's row (a wave's lanes, or one a number) read where the splat is.
     added = 0.0
