@@ -1,4 +1,4 @@
-"""`splat localize`: where a photograph of a scene was taken."""
+"""`splat localize`: the pose from which a photograph of a scene was taken."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -65,7 +65,7 @@ class Localize(OnDevice):
         environment = learnt_of(self.scene, config).environment
         how: dict[str, Any] = {"antialiased": config.antialiased, "near": dataset.near, "device": device}
         behind = dataset.background if environment is None else environment
-        # The lens that fits best, and every place.
+        # Starts take the lens whose shape is the photograph's, and the places of all views.
         like = min(dataset.views, key=lambda view: abs(view.lens.width * height - view.lens.height * width))
         view = open_view(str(self.photograph), like.camera.viewmat, like.lens, self.photograph, None)
         camera = like.camera.resized(width, height).scaled(min(1.0, _LONGEST / max(width, height)))

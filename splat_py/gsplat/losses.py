@@ -20,7 +20,7 @@ from splat_py.gsplat.unsupported import (  # noqa: F401
     lidar_raydrop_loss,
 )
 
-# Whether values are checked, which waits for the device. Shapes always are.
+# True to check values, which waits for the device; shapes are always checked.
 ENFORCE_CONTRACTS = os.environ.get("GSPLAT_ENFORCE_CONTRACTS") == "1"
 _SIGMA = 1.5
 _C1, _C2 = 0.01**2, 0.03**2

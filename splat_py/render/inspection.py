@@ -126,7 +126,7 @@ def inspect(
     v_alphas = v_colors = None
     if v_pixel is not None:
         v = np.asarray(v_pixel, np.float64)
-        # Of what lies behind each splat.
+        # The part of v · colour that comes from behind each splat.
         later = np.cumsum((weights * (colors @ v))[::-1])[::-1] - weights * (colors @ v) + T * (behind @ v)
         v_alphas = transmittances * (colors @ v) - later / (1 - alphas)
         v_colors = weights[:, None] * v

@@ -1,5 +1,5 @@
-"""Where a photograph of a scene was taken: damped Gauss–Newton steps on a camera's pose (Levenberg 1944, Marquardt 1963), from
-coarse to fine. A pose has six numbers, and one pass computes the forward derivatives of all pixels by all of them."""
+"""The pose from which a photograph of a scene was taken: damped Gauss–Newton steps on a camera's pose, from coarse to fine
+(Levenberg 1944, Marquardt 1963). A pose has six numbers, and one pass computes the forward derivatives of all pixels by all."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -141,7 +141,7 @@ def _most_similar(
 
 @dataclass(frozen=True, eq=False)
 class _State:
-    """What is to be found: a camera, and an exposure [2, 3]."""
+    """A candidate: a camera, and an exposure [2, 3]."""
 
     camera: Camera
     exposure: Floats
@@ -156,7 +156,7 @@ class _State:
 
 @dataclass(frozen=True, eq=False)
 class _Scene:
-    """What is rendered, and the numbers by which renders are differentiated."""
+    """The scene to render, and the numbers by which renders are differentiated."""
 
     gaussians: Gaussians
     background: ArrayLike | Environment

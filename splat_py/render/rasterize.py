@@ -142,7 +142,7 @@ class _Rasterize(Stage):
                 work.record_tangents(recorder, along)
             return as_tensor(d_colors, given[0]), as_tensor(d_alphas, given[0])
 
-        return *Tangents.of(push, tensors, tangents, optional=(6,)), None
+        return *Tangents.of(push, tensors, tangents), None
 
     @staticmethod
     @first_derivative

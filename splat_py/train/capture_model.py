@@ -1,5 +1,5 @@
-"""What training learns of a capture beside the scene, each part only if requested (learnt_parts.py): the looks of photographs,
-poses and lenses of cameras, and an environment behind the scene, such as a sky."""
+"""A run's learnt parts of a capture (learnt_parts.py), together in a step, in checkpoints and in the run's folder. Options
+choose among looks of photographs, poses and lenses of cameras, and an environment behind the scene, such as a sky."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -99,7 +99,7 @@ def look_of(config: TrainConfig) -> LookKind | None:
 
 
 class Looks(_Learnt):
-    """How each photograph shows the scene's colours.
+    """The looks of photographs: maps from the scene's colours to each photograph's.
 
     A step updates only its photographs' own floats, and those that all photographs share. The mean of own floats is held where
     it changes nothing, so the scene has the average brightness and tint of the photographs; exports and views without a

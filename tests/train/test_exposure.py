@@ -6,10 +6,12 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import tests.reference.exposure as ref
 import tests.reference.ppisp as ppisp_ref
 from splat_py import Dataset, load_dataset
+from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import get_device
 from splat_py.train.capture_model import LearntCapture
 from splat_py.train.config import TrainConfig
@@ -37,18 +39,24 @@ def exposed(capture: Path) -> Dataset:
     return replace(dataset, _images=cast(Any, images))
 
 
+def stepped(looks: Looks, colors: NDArray, v_shown: NDArray) -> tuple[Array, Array, Array]:
+    """The second photograph's picture, the gradient of the scene's colours and the sums for its look, whose step is taken."""
+    device = get_device()
+    with device.recording() as recorder:
+        array, v_array = device.memory.array(colors), device.memory.array(v_shown)
+        shown = looks.record(recorder, 1, array)
+        parts = looks.record_backward(recorder, 1, array, v_array)
+        looks.record_update(recorder, 1, parts, device.memory.array(np.zeros(3, np.uint32)), epoch=2, step=5, progress=0.5)
+    return shown, v_array, parts
+
+
 def test_gradients_of_a_picture_of_several_workgroups() -> None:
     rng = np.random.default_rng(61)
     device = get_device()
     state = {name: rng.uniform(0.1, 1, (2, 12)).astype(np.float32) for name in ("exposures", "exposures.m", "exposures.v")}
     colors, v_shown = (rng.normal(size=(1, 41, 53, 3)).astype(np.float32) for _ in range(2))
     exposures = Looks(device, AFFINE, 2, state)
-    with device.recording() as recorder:
-        array, v_array = device.memory.array(colors), device.memory.array(v_shown)
-        shown = exposures.record(recorder, 1, array)
-        parts = exposures.record_backward(recorder, 1, array, v_array)
-        exposures.record_update(recorder, 1, parts, device.memory.array(np.zeros(3, np.uint32)), epoch=2, step=5, progress=0.5)
-
+    shown, v_array, parts = stepped(exposures, colors, v_shown)
     own = state["exposures"][1].astype(float)
     v_own, v_colors = ref.expose_backward(own, colors.astype(float), v_shown.astype(float))
     assert parts.shape[0] > 1
@@ -74,11 +82,7 @@ def test_what_cameras_do_to_colours(scale: float) -> None:
     state |= {f"{name}.{m}": rng.uniform(0.1, 1, shape).astype(np.float32) for name, shape in shapes.items() for m in "mv"}
     colors, v_shown = (rng.uniform(low, 0.7, (1, 53, 41, 3)).astype(np.float32) for low in (0.05, -0.7))
     looks = Looks(device, PPISP, 2, state)
-    with device.recording() as recorder:
-        array, v_array = device.memory.array(colors), device.memory.array(v_shown)
-        shown = looks.record(recorder, 1, array)
-        parts = looks.record_backward(recorder, 1, array, v_array)
-        looks.record_update(recorder, 1, parts, device.memory.array(np.zeros(3, np.uint32)), epoch=2, step=5, progress=0.5)
+    shown, v_array, parts = stepped(looks, colors, v_shown)
     before = {name: values.astype(float) for name, values in state.items()}
     inputs = before, 1, colors[0].astype(float), v_shown[0].astype(float), 2, 5
     after, expected, v_colors = ppisp_ref.updated(*inputs, rates=(np.sqrt(0.3 * 0.006), 5e-4))

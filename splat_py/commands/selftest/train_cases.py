@@ -283,7 +283,7 @@ def ppisp_state() -> Arrays:
     return state_of("exposures", 120, PHOTOGRAPHS, 9) | state_of("response", 123, 27)
 
 
-# What photographs learn, the state before the step, and the range of light in the image: powers may be steep at 0 and 1.
+# By name: the kind of look, the state before the step, and the range of light in the image, as powers may be steep at 0 and 1.
 LOOKS = {"exposure": (AFFINE, exposure_state, (0.0, 1.0)), "ppisp": (PPISP, ppisp_state, (0.2, 0.6))}
 
 
