@@ -159,10 +159,15 @@ class StepsInFlight(ABC):
         """Called for every step that is done and counts; only for every 32nd if reading from the device costs a copy."""
 
     def _send(self) -> None:
-        self._submissions.append((self._step, self._submit(self._step)))
-        self._step += 1
-        self._sent = max(self._sent, self._step)
-        self._retire(self.device.tuning.steps_ahead)
+        try:
+            self._submissions.append((self._step, self._submit(self._step)))
+            self._step += 1
+            self._sent = max(self._sent, self._step)
+            self._retire(self.device.tuning.steps_ahead)
+        except BaseException:
+            # Commands that still run would write to arrays that are free once an interrupt has ended the fit.
+            self.device.handle.wait_for_idle()
+            raise
 
     def _retire(self, allowed: int) -> None:
         """Wait until no more than `allowed` steps are in flight."""

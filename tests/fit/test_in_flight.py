@@ -96,6 +96,20 @@ def test_a_resumed_fit_begins_at_its_step() -> None:
     assert fit.counted == fit.told == list(range(10, 20))
 
 
+def test_an_interrupted_step_leaves_nothing_running() -> None:
+    """The fit's arrays are free afterwards, and the next one writes to them."""
+
+    class Interrupted(CountingFit):
+        def _submit(self, step: int) -> int:
+            super()._submit(step)
+            raise KeyboardInterrupt
+
+    fit = Interrupted(Bridge.ALIAS, 2, {})
+    with pytest.raises(KeyboardInterrupt):
+        fit.advance()
+    assert fit.waited == fit.sent == 1
+
+
 def test_photographs_stay_up_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[int] = []
 
