@@ -199,6 +199,9 @@ def rasterization(
             given = f"={value!r}" if isinstance(value, bool | int | float | str) else ""
             raise NotImplementedError(f"splat_py.gsplat.rasterization does not support {name}{given}; leave {name} out")
     _check_config(renderer_config, with_eval3d)
+    if tile_size is None and with_ut and with_eval3d:
+        # Tiles decide how far Gaussians reach.
+        arguments["tile_size"] = _tile_size(width, height, with_eval3d)
     if ut_params is None:
         arguments["ut_params"] = UnscentedTransformParameters()
     images, alphas, meta = _rasterize(**arguments)
@@ -213,6 +216,11 @@ def _with_keys(meta: dict[str, Any]) -> dict[str, Any]:
         older = dict.__getitem__(meta, "isect_ids")
         meta["isect_ids"] = Later(lambda: (older() >> low + 1 << low) | (older() & (1 << low) - 1))
     return meta
+
+
+def _tile_size(width: int, height: int, with_eval3d: Any) -> int:
+    """gsplat's own choice."""
+    return 8 if with_eval3d and not is_1_5() and min(width, height) < 1080 else 16
 
 
 def _check_config(config: Any, with_eval3d: bool) -> None:
@@ -273,4 +281,4 @@ def _rasterization(
             raise NotImplementedError(f"_rasterization of the installed gsplat does not support {name}; leave {name} out")
     if sh_degree is not None and colors.dim() == 3 and "with_ut" not in known:
         arguments["colors"] = colors.expand(*means.shape[:-2], *colors.shape)
-    return render(**arguments | {"tile_size": tile_size or 16})
+    return render(**arguments | {"tile_size": tile_size or _tile_size(width, height, arguments.get("with_eval3d"))})

@@ -145,9 +145,9 @@ class Options:
 
     @property
     def with_rays(self) -> bool:
-        """True if each pixel has a ray of its own; a pinhole's rays need no memory, except for hits."""
+        """True if each pixel has a ray of its own; a pinhole's rays need no memory, except for hits and with `with_ut`."""
         still = self.camera_model == "Pinhole" and self.shutter is None
-        return self.primitive == "RayGaussian" and (self.with_hits or not still)
+        return self.primitive == "RayGaussian" and (self.with_hits or self.with_ut or not still)
 
     @property
     def shape(self) -> str | UserType:

@@ -144,9 +144,10 @@ def rasterization(
         extra_signals: [..., N, E] or [..., C, N, E], blended like colours into `meta["render_extra_signals"]`; with
             `extra_signals_sh_degree`, coefficients of Σ Y sh + ½, which has no lower limit.
         with_eval3d: evaluate each Gaussian where a pixel's ray comes nearest to its mean instead of projecting it (Wu et al.
-            2025): exact for any camera, lens and shutter; `eps2d` and `with_ut` have no effect. As in gsplat,
-            `meta["means2d"]` has no gradient, except for pinholes without a lens, a shutter, normals and distances. Not with
-            covars, antialiased, splat or splat_params.
+            2025): exact for any camera, lens and shutter. With `with_ut`, as in gsplat, it is seen only in the tiles that the
+            box around its unscented transform overlaps; otherwise `eps2d` has no effect. As in gsplat, `meta["means2d"]` has
+            no gradient, except for pinholes without `with_ut`, a lens, a shutter, normals and distances. Not with covars,
+            antialiased, splat or splat_params.
         return_normals: with `with_eval3d`, also `meta["normals"]` [..., C, H, W, 3], Σ w n in world space: each Gaussian's
             third axis, turned against the pixel's ray.
         backend: "native" and "auto" render, or raise if no device can; "portable" runs anywhere, but only fills the image with
@@ -200,7 +201,7 @@ def rasterization(
     check_tensors(tensors, halves=HALVES, needed=checks.NEEDED)
     checks.check_settings(locals())
     extras = checks.stack_params(splat, {} if splat_params is None else splat_params, means)
-    checks.check_gaussians(means, quats, scales, opacities, covars, with_ut and not with_eval3d)
+    checks.check_gaussians(means, quats, scales, opacities, covars, with_ut)
     checks.check_cameras(means, viewmats, Ks, camera_model, shutter, viewmats_rs, coefficients)
     checks.check_colors(means, viewmats, colors, sh_degree, backgrounds, weights, shading, render_mode)
     if extra_signals is not None:
@@ -233,7 +234,7 @@ def rasterization(
         color_type=shading,
         camera_model=camera_type(camera_model, lenses is not None, not global_z_order),
         shutter=shutter,
-        with_ut=with_ut and not with_eval3d,
+        with_ut=with_ut,
         ut_params=UnscentedTransform.of(ut_params) if with_ut else UnscentedTransform(),
         primitive="RayGaussian" if with_eval3d else "Gaussian",
         with_hits=return_normals or render_mode.endswith("d"),

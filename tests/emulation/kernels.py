@@ -440,7 +440,11 @@ def _record_along_rays(recorder: Recorder) -> None:
     still = Options(16, primitive="RayGaussian", camera_model="Fisheye")
     moving = replace(still, shutter="ROLLING_TOP_TO_BOTTOM", camera_gradient=True, native_atomics=False)
     poses = replace(CAMERAS, viewmats=empty((1, 2, 4, 4)), lenses=empty((1, LENS)), shutter=moving.shutter)
-    for options, cameras, ids in ((still, CAMERAS, DENSE), (moving, poses, PACKED)):
+    for options, cameras, ids in (
+        (still, CAMERAS, DENSE),
+        (moving, poses, PACKED),
+        (replace(still, camera_model="Pinhole", camera_gradient=True, with_ut=True), CAMERAS, DENSE),
+    ):
         _record_projection(recorder, SCENE, cameras, options, ids)
         _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=ids)
     # Hits, four more channels than colours.
@@ -469,7 +473,7 @@ def _record_tangents(recorder: Recorder) -> None:
         (replace(rays, camera_model="Orthographic"), {}, None, PACKED),
         (replace(rays, camera_model="Equirectangular"), {}, None, PACKED),
         (replace(rays, camera_model="Fisheye"), lens, None, DENSE),
-        (replace(rays, camera_model="OpenCVPinhole"), lens, None, PACKED),
+        (replace(rays, camera_model="OpenCVPinhole", with_ut=True), lens, None, PACKED),
         (replace(rays, camera_model="OpenCVPinhole", shutter=shutter), lens, None, PACKED),
         (Options(16, primitive="Surfel"), {}, None, PACKED),
     ):

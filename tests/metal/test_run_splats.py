@@ -405,6 +405,7 @@ ALONG_RAYS: dict[str, tuple[Callable[[bool], None], int | None, bool, list[Sched
         False,
         SCHEDULES[2:],
     ),
+    "Gaussians that sigma points bound": (partial(eval3d.test_sigma_points_bound_them, side=16), None, True, SCHEDULES[2:]),
     "hits of an f-theta camera": (
         lambda packed: ftheta.check("rays", packed, behind=True, packed=False),
         None,

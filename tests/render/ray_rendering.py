@@ -55,9 +55,14 @@ def beside_rays(mean: Tensor, frames: Tensor, scales: Tensor, rays: Tensor, *_: 
     white = frames.mT / scales[:, :, None]
     centre = torch.einsum("nij,nj->ni", white, mean)
     direction = torch.einsum("nij,hwj->hwni", white, rays)
-    nearest = ((centre * direction).sum(-1) / direction.square().sum(-1)).clamp(min=0)
-    distance = (nearest[..., None] * direction - centre).square().sum(-1)
+    distance = beyond_origin(centre, direction)
     return distance, torch.ones_like(distance)
+
+
+def beyond_origin(centre: Tensor, direction: Tensor) -> Tensor:
+    """Squared distances of points [..., 3] from rays that begin at 0; 1e9 for rays that lead away."""
+    nearest = (centre * direction).sum(-1) / direction.square().sum(-1)
+    return torch.where(nearest > 0, (nearest[..., None] * direction - centre).square().sum(-1), 1e9)
 
 
 def of_pixels(static: Callable[[Tensor], Tensor], width: int, height: int, start: Callable[[Tensor], Tensor]) -> Tensor:
@@ -87,9 +92,8 @@ def along(origins: Tensor, directions: Tensor) -> Callable[..., tuple[Tensor, Te
         centre = torch.einsum("nij,hwnj->hwni", white, mean - origins[:, :, None])
         exists = directions.any(-1, keepdim=True)
         direction = torch.einsum("nij,hwj->hwni", white, torch.where(exists, directions, 1.0))
-        nearest = ((centre * direction).sum(-1) / direction.square().sum(-1)).clamp(min=0)
-        distance = (nearest[..., None] * direction - centre).square().sum(-1)
-        return torch.where(exists, distance, 1e9), torch.ones_like(distance)
+        distance = torch.where(exists, beyond_origin(centre, direction), 1e9)
+        return distance, torch.ones_like(distance)
 
     return sigmas
 

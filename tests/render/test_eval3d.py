@@ -12,9 +12,9 @@ from splat_py.gsplat import RollingShutterType
 from tests.render.comparison import close, compare
 from tests.render.ray_rendering import along, beside_rays, hits, of_pixels, render
 from tests.render.test_camera_models import scene_of, with_lenses
-from tests.render.test_cameras import DOUBLE_SPHERE, camera_of, double_sphere, moving
+from tests.render.test_cameras import DOUBLE_SPHERE, FAR, FAR_REFERENCE, camera_of, double_sphere, moving
 from tests.render.test_errors import sentence_of
-from tests.render.torch_cameras import SHUTTERS, between
+from tests.render.torch_cameras import SHUTTERS, between, project_unscented
 
 WIDTH, HEIGHT, N, CAMERAS = 24, 18, 20, 2
 
@@ -110,7 +110,7 @@ def test_any_camera_against_float64(camera_model: str, lens: bool, shutter: str 
             inputs["means"][2] *= 0.2
             inputs["scales"][2] *= 0.4
     inputs = with_lenses(inputs, like) if lens else inputs
-    options: dict[str, Any] = {"camera_model": camera_model, "with_ut": lens, "packed": lens, "tile_size": tile_size}
+    options: dict[str, Any] = {"camera_model": camera_model, "packed": lens, "tile_size": tile_size}
     own = None
     if camera_model == "own":
         own = double_sphere
@@ -127,6 +127,45 @@ def test_any_camera_against_float64(camera_model: str, lens: bool, shutter: str 
         expected.append(render(*gaussians, viewmat, twins["Ks"][c], WIDTH, HEIGHT, **how))
     images, alphas, _ = of_scene(inputs, **options)
     compare({"image": images, "alpha": alphas}, expected, inputs, twins, looser=10 if lens and shutter else 1)
+
+
+@pytest.mark.parametrize(("lens", "side"), [(False, 16), (False, 4), (True, 4)])
+def test_sigma_points_bound_them(lens: bool, side: int) -> None:
+    """As in gsplat, with `with_ut` a Gaussian is seen in the tiles that its unscented transform overlaps, and only if a sigma
+    point lies on the image."""
+    inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=116)
+    with torch.no_grad():
+        inputs["means"][1] = torch.tensor([-3.0, 0.4, 2.5])
+        inputs["scales"][1] = torch.tensor([3.5, 0.5, 0.5])
+        inputs["quats"][1], inputs["opacities"][1] = torch.tensor([1.0, 0, 0, 0]), 0.9
+    inputs = with_lenses(inputs, "pinhole") if lens else inputs
+    twins = {name: tensor.detach().double().requires_grad_() for name, tensor in inputs.items()}
+    gaussians = [twins[name] for name in ("means", "quats", "scales", "opacities", "colors")]
+    expected = []
+    for c, viewmat in enumerate(twins["viewmats"]):
+        with torch.no_grad():
+            points = project_unscented(camera_of(twins, c, "pinhole"), *gaussians[:3], WIDTH, HEIGHT, **FAR_REFERENCE)
+            blurred = points.sharp + 0.3 * torch.eye(2)
+            opacities = gaussians[3] * (points.sharp.det() / blurred.det()).sqrt()
+            reach = (2 * (255 * opacities).log().clamp(min=0)).sqrt()[:, None] * blurred.diagonal(dim1=1, dim2=2).sqrt()
+            low, high = ((points.means2d + sign * reach.ceil()) / side for sign in (-1, 1))
+            assert torch.cat([low, high, reach]).sub(0.5).frac().abs().sub(0.5).abs().min() > 1e-4, "a bound is undecided"
+            y, x = torch.meshgrid(torch.arange(HEIGHT) // side, torch.arange(WIDTH) // side, indexing="ij")
+            tiles = torch.stack([x, y], -1)[:, :, None]
+            listed = ((tiles >= low.floor()) & (tiles < high.ceil())).all(-1) & points.visible & (255 * opacities >= 1)
+        assert not listed[..., 1].any()
+        origins, directions, depths = rays_of(twins, c, "pinhole", None, None)
+        beside = along(origins, directions)
+
+        def sigmas(*scene: Tensor, beside: Any = beside, listed: Tensor = listed) -> tuple[Tensor, Tensor]:
+            sigma, undecided = beside(*scene)
+            return torch.where(listed, sigma, 1e9), undecided
+
+        how: dict[str, Any] = {"sigmas": sigmas, "background": twins["backgrounds"][c], "depths": depths}
+        expected.append(render(*gaussians, viewmat, twins["Ks"][c], WIDTH, HEIGHT, **how))
+    images, alphas, _ = of_scene(inputs, packed=lens, tile_size=side, with_ut=True, ut_params=FAR)
+    assert (images - of_scene(inputs)[0]).abs().max() > 0.01
+    compare({"image": images, "alpha": alphas}, expected, inputs, twins)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +256,7 @@ def test_without_gradients_of_cameras(packed: bool, camera_model: str) -> None:
         inputs = scene_of(camera_model, WIDTH, HEIGHT, seed=103)
         for name in ("viewmats", "Ks"):
             inputs[name] = inputs[name].detach().requires_grad_(of_cameras)
-        images, _, _ = of_scene(inputs, packed=packed, tile_size=16, with_ut=True, camera_model=camera_model)
+        images, _, _ = of_scene(inputs, packed=packed, tile_size=16, camera_model=camera_model)
         leaves = [inputs[name] for name in ("means", "quats", "scales", "opacities", "colors")]
         results.append([images, *torch.autograd.grad(images.square().sum(), leaves)])
     for one, other in zip(*results, strict=True):

@@ -57,7 +57,7 @@ def check(
 ) -> None:
     """Compare colours, depths or hits, and gradients: `how` is jacobian, unscented or rays; `behind` orders by distance."""
     inputs, with_rays = scene(behind=behind), how == "rays"
-    options: dict[str, Any] = {"with_ut": how != "jacobian", "with_eval3d": with_rays, "return_normals": with_rays}
+    options: dict[str, Any] = {"with_ut": how == "unscented", "with_eval3d": with_rays, "return_normals": with_rays}
     if shutter is not None:
         inputs, options["rolling_shutter"] = moving(inputs, 94), RollingShutterType[shutter]
     poly = torch.tensor(DISTANCES if gives_angles else ANGLES, requires_grad=True)
