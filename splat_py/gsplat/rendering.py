@@ -32,7 +32,7 @@ _LENS = "radial_coeffs tangential_coeffs thin_prism_coeffs"
 _ADDED = "with_eval3d with_ut camera_model lidar_coeffs extra_signals extra_signals_sh_degree"
 _IGNORED = ("channel_chunk", "segmented", "renderer_config")
 # Arguments of unsupported features, with their neutral values.
-_REFUSED = ("distributed", "rays", "lidar_coeffs", "external_distortion_coeffs")
+_REFUSED = ("distributed", "lidar_coeffs", "external_distortion_coeffs")
 # The thresholds of `gsplat.cuda._constants`, from splat_py's shaders.
 ALPHA_THRESHOLD: float = constant("splat/blending", "ALPHA_MIN")
 TRANSMITTANCE_THRESHOLD = 1e-4
@@ -163,7 +163,7 @@ def rasterization(
     with_eval3d: bool = False,
     return_normals: bool = False,
     global_z_order: bool = True,
-    rays: Any = None,
+    rays: Tensor | None = None,
     radial_coeffs: Tensor | None = None,
     tangential_coeffs: Tensor | None = None,
     thin_prism_coeffs: Tensor | None = None,
@@ -183,7 +183,7 @@ def rasterization(
 
     Args:
         channel_chunk, segmented, renderer_config: ignored; they do not affect results.
-        distributed, rays, lidar_coeffs, external_distortion_coeffs: only their defaults are supported.
+        distributed, lidar_coeffs, external_distortion_coeffs: only their defaults are supported.
         own: further arguments of `splat_py.rasterization`, which also documents all others.
 
     Returns:

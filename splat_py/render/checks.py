@@ -66,6 +66,8 @@ def check_settings(arguments: Mapping[str, Any]) -> None:
         raise SplatError(f"render_mode={mode!r}, distances along rays, needs with_eval3d=True; or use {wanted!r}")
     if arguments.get("return_normals") and not arguments["with_eval3d"]:
         raise SplatError("return_normals needs with_eval3d=True, or use rasterization_2dgs, which returns normals")
+    if arguments.get("rays") is not None and not arguments["with_eval3d"]:
+        raise SplatError("rays need with_eval3d=True, because projected Gaussians have none; leave rays out")
     near, far = arguments["near_plane"], arguments["far_plane"]
     if not near < far:
         raise SplatError(f"near_plane is {near} and far_plane {far}; near_plane must be less than far_plane")

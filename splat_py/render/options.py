@@ -92,6 +92,8 @@ class Options:
     # A type that implements ICameraModel (splat/camera_model.slang), and the name of a `RollingShutterType`.
     camera_model: str | UserType = "Pinhole"
     shutter: str | None = None
+    # The pixels' rays are given; they are not the camera's.
+    own_rays: bool = False
     # Project by the unscented transform instead of the Jacobian.
     with_ut: bool = False
     ut_params: UnscentedTransform = UnscentedTransform()
@@ -145,9 +147,9 @@ class Options:
 
     @property
     def with_rays(self) -> bool:
-        """True if each pixel has a ray of its own; a pinhole's rays need no memory, except for hits and with `with_ut`."""
+        """True if each pixel's ray is in memory; a pinhole's rays need none, except for hits and with `with_ut`."""
         still = self.camera_model == "Pinhole" and self.shutter is None
-        return self.primitive == "RayGaussian" and (self.with_hits or self.with_ut or not still)
+        return self.primitive == "RayGaussian" and (self.with_hits or self.with_ut or self.own_rays or not still)
 
     @property
     def shape(self) -> str | UserType:

@@ -40,7 +40,7 @@ class Projection:
         """Write `splats`."""
         recorder.stage("project")
         self._dispatch(recorder, "projectForward", linear_groups(self.splats.count))
-        if self.options.with_rays:
+        if self.splats.rays is not None:
             self._dispatch(recorder, "findRays", self._pixel_groups, rays=self.splats.rays)
 
     def record_tangents(self, recorder: Recorder, tangents: "Projection") -> None:
@@ -214,7 +214,7 @@ class _Project(Stage):
         else:
             shape = *placed.viewmats.shape[:-2], placed.means.shape[-2]
             work = replace(work, splats=Splats.empty(device, *shape, options=options))
-        if options.with_rays:
+        if options.with_rays and not options.own_rays:
             pixels = work.cameras.count, work.cameras.height, work.cameras.width, 6
             device.memory.limits.check_images(*pixels)
             work = replace(work, splats=replace(work.splats, rays=device.memory.empty(pixels)))

@@ -16,7 +16,7 @@ from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.autograd import forward_graph_break, graph_break
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gpu.kernels import UserType
-from splat_py.gpu.tensors import check_tensors
+from splat_py.gpu.tensors import check_shape, check_tensors
 from splat_py.render import checks
 from splat_py.render.cameras import camera_type, ftheta_coefficients, lens_coefficients, midway, shutter_of
 from splat_py.render.colors import COLORS, color_model
@@ -83,6 +83,7 @@ def rasterization(
     splat: str | UserType | ShaderModule = "Gaussian",
     splat_params: Mapping[str, Tensor] | None = None,
     camera_params: Tensor | None = None,
+    rays: Tensor | None = None,
     color: str | UserType | ShaderModule = "SphericalHarmonics",
     weights: Tensor | None = None,
     device: Device | str | None = None,
@@ -148,6 +149,8 @@ def rasterization(
             box around its unscented transform overlaps; otherwise `eps2d` has no effect. As in gsplat, `meta["means2d"]` has
             no gradient, except for pinholes without `with_ut`, a lens, a shutter, normals and distances. Not with covars,
             antialiased, splat or splat_params.
+        rays: with `with_eval3d`, the pixels' rays [..., C, H, W, 6] in the world, in the place of the camera's: origin, and
+            direction of any length, or 0 for none. The camera still culls Gaussians, and with `with_ut` bounds them.
         return_normals: with `with_eval3d`, also `meta["normals"]` [..., C, H, W, 3], Σ w n in world space: each Gaussian's
             third axis, turned against the pixel's ray.
         backend: "native" and "auto" render, or raise if no device can; "portable" runs anywhere, but only fills the image with
@@ -193,6 +196,7 @@ def rasterization(
         "camera_params": camera_params,
     }
     tensors = {
+        "rays": rays,
         **{"means": means, "quats": quats, "scales": scales, "covars": covars, "opacities": opacities},
         **{"colors": colors, "backgrounds": backgrounds, "weights": weights, "extra_signals": extra_signals},
         **{"viewmats": viewmats, "Ks": Ks, "viewmats_rs": viewmats_rs, **coefficients},
@@ -207,6 +211,8 @@ def rasterization(
     if extra_signals is not None:
         degree, degree_name = extra_signals_sh_degree, "extra_signals_sh_degree"
         checks.check_features("extra_signals", extra_signals, degree_name, degree, means, viewmats)
+    if rays is not None:
+        check_shape("rays", rays, (*viewmats.shape[:-2], int(height), int(width), 6))
     # NumPy's integers overflow, and lack methods of Python's.
     width, height, lead = int(width), int(height), viewmats.shape[:-2]
     if backend == "portable":
@@ -234,6 +240,7 @@ def rasterization(
         color_type=shading,
         camera_model=camera_type(camera_model, lenses is not None, not global_z_order),
         shutter=shutter,
+        own_rays=rays is not None,
         with_ut=with_ut,
         ut_params=UnscentedTransform.of(ut_params) if with_ut else UnscentedTransform(),
         primitive="RayGaussian" if with_eval3d else "Gaussian",
@@ -266,6 +273,8 @@ def rasterization(
             viewmats_rs=viewmats_rs,
             device=device,
         )
+        if rays is not None:
+            splats = replace(splats, rays=in_camera(rays, viewmats).flatten(0, -4))
         if extras is not None:
             splats = replace(splats, extras=splats.gather(extras, means.shape[-2], each_camera=False))
         poses = viewmats if viewmats_rs is None else midway(viewmats, viewmats_rs)
@@ -304,6 +313,13 @@ def rasterization(
     if "E" in render_mode:
         images = torch.cat([images[..., :-1], images[..., -1:] / alphas.clamp(min=1e-10)], -1)
     return images, alphas, meta
+
+
+def in_camera(rays: Tensor, viewmats: Tensor) -> Tensor:
+    """Rays [..., C, H, W, 6] of the world in the space of their cameras [..., C, 4, 4], with unit directions, or 0."""
+    turns, moves = viewmats[..., None, :3, :3].mT, viewmats[..., None, None, :3, 3]
+    origins, directions = (part @ turns for part in rays.split(3, -1))
+    return torch.cat([origins + moves, torch.nn.functional.normalize(directions, dim=-1)], -1)
 
 
 def blended_features(

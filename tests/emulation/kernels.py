@@ -444,6 +444,7 @@ def _record_along_rays(recorder: Recorder) -> None:
         (still, CAMERAS, DENSE),
         (moving, poses, PACKED),
         (replace(still, camera_model="Pinhole", camera_gradient=True, with_ut=True), CAMERAS, DENSE),
+        (replace(still, camera_model="Pinhole", camera_gradient=True, own_rays=True), CAMERAS, PACKED),
     ):
         _record_projection(recorder, SCENE, cameras, options, ids)
         _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=ids)

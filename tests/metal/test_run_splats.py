@@ -406,6 +406,7 @@ ALONG_RAYS: dict[str, tuple[Callable[[bool], None], int | None, bool, list[Sched
         SCHEDULES[2:],
     ),
     "Gaussians that sigma points bound": (partial(eval3d.test_sigma_points_bound_them, side=16), None, True, SCHEDULES[2:]),
+    "rays of one's own": (lambda packed: eval3d.test_rays_of_ones_own(), None, True, SCHEDULES[2:]),
     "hits of an f-theta camera": (
         lambda packed: ftheta.check("rays", packed, behind=True, packed=False),
         None,

@@ -168,6 +168,34 @@ def test_sigma_points_bound_them(lens: bool, side: int) -> None:
     compare({"image": images, "alpha": alphas}, expected, inputs, twins)
 
 
+def test_rays_of_ones_own() -> None:
+    """They begin at several points, have any length, and gradients; one pixel has none."""
+    width, height = 16, 12
+    inputs = scene_of("pinhole", width, height, seed=108)
+    random = torch.Generator().manual_seed(5)
+    pixels = torch.rand(CAMERAS, height, width, 2, generator=random) - 0.5
+    directions = torch.cat([pixels, torch.ones_like(pixels[..., :1])], -1) * (0.5 + pixels[..., :1].abs())
+    directions[0, 0, 0] = 0
+    with torch.no_grad():
+        # The camera sees all Gaussians.
+        inputs["Ks"][:, [0, 1], [0, 1]] *= 0.3
+        turns, moves = inputs["viewmats"][:, None, :3, :3], inputs["viewmats"][:, None, None, :3, 3]
+        rays = [0.1 * torch.randn(directions.shape, generator=random) - moves, directions]
+    inputs["rays"] = torch.cat([part @ turns for part in rays], -1).detach().requires_grad_()
+    # Their gradients are zero, but for rounding.
+    cameras = {name: inputs.pop(name).detach() for name in ("viewmats", "Ks")}
+    twins = {name: tensor.detach().double().requires_grad_() for name, tensor in inputs.items()}
+    gaussians = [twins[name] for name in ("means", "quats", "scales", "opacities", "colors")]
+    expected = []
+    for c, viewmat in enumerate(cameras["viewmats"].double()):
+        origins, directions = (part @ viewmat[:3, :3].mT for part in twins["rays"][c].split(3, -1))
+        sigmas = along(origins + viewmat[:3, 3], directions)
+        how: dict[str, Any] = {"sigmas": sigmas, "background": twins["backgrounds"][c]}
+        expected.append(render(*gaussians, viewmat, cameras["Ks"][c].double(), width, height, **how))
+    images, alphas, _ = rasterization(**inputs, **cameras, width=width, height=height, with_eval3d=True)
+    compare({"image": images, "alpha": alphas}, expected, inputs, twins)
+
+
 @pytest.mark.parametrize(
     ("camera_model", "mode", "shutter", "channels"),
     [("pinhole", "RGB-d", None, 3), ("fisheye", "RGB-Ed", "ROLLING_TOP_TO_BOTTOM", 31), ("ortho", "d", None, 0)],
