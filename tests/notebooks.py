@@ -43,12 +43,12 @@ def execute(path: Path, folder: Path) -> Any:
 
 
 def _tidy(outputs: list[Any]) -> list[Any]:
-    """The outputs with printed text joined, and without progress bars, which only slow machines show."""
+    """The outputs with printed text joined, and without progress bars, which only slow machines show and are no results."""
     tidy: list[Any] = []
     for output in outputs:
         if tidy and output.output_type == "stream" and tidy[-1].get("name") == output.name:
             tidy[-1].text += output.text
-        elif "text/html" not in output.get("data", {}):
+        elif output.output_type == "execute_result" or "text/html" not in output.get("data", {}):
             tidy.append(output)
     return tidy
 

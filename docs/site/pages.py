@@ -107,6 +107,8 @@ def notebook(path: Path) -> Iterator[tuple[str, str | bytes]]:
                 name = f"{path.stem}-{pictures}.png"
                 yield f"notebooks/{name}", base64.b64decode(output["data"]["image/png"])
                 page.append(f"![What the cell above draws]({name})")
+            else:
+                page.append(fenced("".join(output["data"]["text/plain"]), "text"))
     page.insert(1, f"This is [`notebooks/{path.name}`]({path.name}) as it was last run.")
     yield f"notebooks/{path.stem}.md", "\n\n".join(page) + "\n"
 

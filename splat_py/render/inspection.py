@@ -8,8 +8,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.base.errors import SplatError
-from splat_py.render.views import _BLACK, _rasterized, blending_weights
+from splat_py.render.views import _BLACK, _rasterized
 from splat_py.scene.camera import Camera
+from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
 
 Floats = NDArray[np.float64]
@@ -85,19 +86,19 @@ def inspect(
     camera: Camera,
     x: int,
     y: int,
-    background: ArrayLike = _BLACK,
+    background: ArrayLike | Environment = _BLACK,
     *,
     v_pixel: ArrayLike | None = None,
     **how: object,
 ) -> Pixel:
     """List the splats that pixel (x, y) of a camera's picture blends, front to back. Its HTML in a notebook is a table.
 
-    A splat's weight α T is the gradient of the pixel by the splat's colour, so it is right for every kind of splat; α and T
-    follow from the weights before it. The sum is the pixel of `render`, before that is limited to 0 to 1.
+    A splat's weight α T is the gradient of a pixel that blends ones by the splat's one, so it is right for every kind of splat;
+    α and T follow from the weights before it. The sum is the pixel of `render`, before that is limited to 0 to 1.
 
     Args:
         x, y: column and row, from 0.
-        background: rgb behind the scene.
+        background: rgb behind the scene, or the environment learnt with it.
         v_pixel: a gradient [3] of the pixel's colour; then the result has those of each splat's α and colour.
         how: `antialiased`, `near` and `device` of `render`.
 
@@ -106,13 +107,12 @@ def inspect(
     """
     if not (0 <= x < camera.width and 0 <= y < camera.height):
         raise SplatError(f"x, y is {x}, {y}; it must be a pixel of the camera's picture, {camera.width}×{camera.height}")
-    with torch.no_grad():
-        _, _, meta = _rasterized(gaussians, camera, **how)  # type: ignore[arg-type]
-    chosen = torch.zeros(camera.height, camera.width)
-    chosen[y, x] = 1
-    of_all = blending_weights(gaussians, camera, chosen, **how)
+    ones = torch.ones(len(gaussians), 1, device=gaussians.means.device, requires_grad=True)
+    with torch.enable_grad():
+        _, _, meta = _rasterized(gaussians, camera, extra_signals=ones, **how)  # type: ignore[arg-type]
+        of_all = torch.autograd.grad(meta["render_extra_signals"][0, y, x, 0], ones)[0][:, 0].cpu().numpy()
     size = meta["tile_size"]
-    starts = torch.cat([meta["isect_offsets"].reshape(-1), torch.tensor([len(meta["flatten_ids"])])]).tolist()
+    starts = torch.cat([meta["isect_offsets"].reshape(-1).cpu(), torch.tensor([len(meta["flatten_ids"])])]).tolist()
     tile = y // size * meta["tile_width"] + x // size
     listed = meta["flatten_ids"][starts[tile] : starts[tile + 1]].cpu().numpy().astype(np.int64)
     ids = listed[of_all[listed] > 0]
@@ -122,7 +122,8 @@ def inspect(
     alphas = weights / transmittances
     colors = meta["colors"][0, ids, :3].cpu().double().numpy()
     depths = meta["depths"][0, ids].cpu().double().numpy()
-    T, behind = 1 - float(weights.sum()), np.asarray(background, np.float64)
+    T = 1 - float(weights.sum())
+    behind = np.asarray(background.colors(camera)[y, x] if isinstance(background, Environment) else background, np.float64)
     v_alphas = v_colors = None
     if v_pixel is not None:
         v = np.asarray(v_pixel, np.float64)

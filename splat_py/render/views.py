@@ -149,6 +149,7 @@ def _rasterized(
     *,
     render_mode: Any = "RGB",
     colors: torch.Tensor | None = None,
+    extra_signals: torch.Tensor | None = None,
     viewmat: torch.Tensor | None = None,
     K: torch.Tensor | None = None,
     antialiased: bool = False,
@@ -182,6 +183,7 @@ def _rasterized(
         sh_degree=degree,
         color=color,
         weights=weights,
+        extra_signals=extra_signals,
         backgrounds=row(background),
         near_plane=near,
         packed=False,
@@ -245,14 +247,15 @@ class RenderSettings:
 
     def draw(self, gaussians: Gaussians, camera: Camera, mode: str = "color") -> NDArray[np.float32]:
         """Render a picture [H, W, 3] from 0 to 1 in one of `MODES`."""
-        return render(gaussians, camera, self.background, mode=mode, scene_scale=self.scene_scale, **self._how)
+        return render(gaussians, camera, self.background, mode=mode, scene_scale=self.scene_scale, **self.how)
 
     def depths(self, gaussians: Gaussians, camera: Camera) -> NDArray[np.float32]:
         """Render expected depths [H, W] in world units, 0 in empty pixels."""
-        return render_depth(gaussians, camera, **self._how)
+        return render_depth(gaussians, camera, **self.how)
 
     @property
-    def _how(self) -> dict[str, Any]:
+    def how(self) -> dict[str, Any]:
+        """The keyword arguments that `render`, `render_depth` and `inspect` share."""
         return {"antialiased": self.antialiased, "near": self.near, "device": self.device}
 
 

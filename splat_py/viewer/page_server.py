@@ -183,6 +183,19 @@ def camera_of(handle: Any) -> Camera | None:
         return None
 
 
+def pixel_of(click: Any, camera: Camera, slack: float) -> tuple[int, int] | None:
+    """Column and row of a click in the picture of its page's camera; None if the page sent invalid values, or the camera moved
+    by more than `slack` after it, as by a click on another camera."""
+    try:
+        across, down = click.screen_pos
+        x, y = math.floor(camera.width * float(across)), math.floor(camera.height * float(down))
+        origin = np.asarray(click.ray_origin, dtype=np.float64).reshape(3)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    inside = 0 <= x < camera.width and 0 <= y < camera.height
+    return (x, y) if inside and np.linalg.norm(origin - camera.position) <= slack else None
+
+
 def axis_of(camera: Camera, up: NDArray[np.float64]) -> NDArray[np.float64]:
     """The axis [3] that a page at a camera orbits: as upright as the camera's roll allows, so that the horizon stays level."""
     right, own = camera.viewmat[0, :3], -camera.viewmat[1, :3]

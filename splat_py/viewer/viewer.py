@@ -14,12 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splat_py.base.errors import DeviceLostError, SplatError
+from splat_py.render.inspection import inspect
 from splat_py.scene.camera import Camera
 from splat_py.scene.pictures import to_bytes, write_video
 from splat_py.scene.sources import MODES
 from splat_py.train.evaluation import compare
 from splat_py.viewer.opening import NEARER, CropBox, Frustums, PathPanel, ViewedScene, look_of
-from splat_py.viewer.page_server import LOOPBACK, PORT, Frames, Requests, address_of, axis_of, camera_of, page_server
+from splat_py.viewer.page_server import (
+    LOOPBACK,
+    PORT,
+    Frames,
+    Requests,
+    address_of,
+    axis_of,
+    camera_of,
+    page_server,
+    pixel_of,
+)
 
 if TYPE_CHECKING:
     import viser
@@ -27,6 +38,10 @@ if TYPE_CHECKING:
     from splat_py.train.trainer import StepReport, Trainer
 
 _NOTE_SECONDS = 10.0
+# A click counts for the view in which it was made; the camera may move by this share of the scene's scale until it is answered.
+_MOVED = 0.05
+# The panel of a pixel's table, over the lower left of a page; its size in CSS pixels.
+_TABLE, _TABLE_SIZE = '<div style="padding:0 1em;font:13px monospace;white-space:pre">{}</div>', {"width": 790, "height": 330}
 # Share of the time for drawing during training; together with the page server at most a tenth.
 DRAWING = 0.07
 # Most seconds of work that idle time can save up, unless a single task takes longer.
@@ -66,10 +81,15 @@ class Viewer:
         self._crop.export.on_click(lambda event: self._post("export", event, self._export))
         self._path.save.on_click(lambda event: self._post("save", event, self._save))
         self._path.film.on_click(lambda event: self._post("film", event, self._film))
+        # The table of each page that shows one.
+        self._tables: dict[int, viser.PanelHandle] = {}
         if scene.gaussians is None:
             self._add_points()
+        else:
+            server.scene.on_click()(self._click)
+            server.gui.add_command("Hide the pixel's table", hotkey="escape").on_trigger(self._hide_table)
         server.on_client_connect(self._on_connect)
-        server.on_client_disconnect(lambda client: self.requests.forget(client.client_id))
+        server.on_client_disconnect(self._on_disconnect)
 
     def work(self) -> bool:
         """Do one task for a page. Return True if there was one."""
@@ -126,6 +146,21 @@ class Viewer:
         if self.cameras is not None:
             self.cameras.read_photographs()
 
+    def _on_disconnect(self, client: "viser.ClientHandle") -> None:
+        self.requests.forget(client.client_id)
+        self._tables.pop(client.client_id, None)
+
+    def _click(self, event: "viser.SceneClickEvent") -> None:
+        if event.client_id in self._tables:
+            self._hide_table(event)
+        else:
+            self.requests.post(f"inspect {event.client_id}", lambda: self._inspect(event))
+
+    def _hide_table(self, event: Any) -> None:
+        table = self._tables.pop(event.client_id, None)
+        if table is not None:
+            table.remove()
+
     def _change(self, *, moving: bool) -> None:
         self.frames.change(moving=moving)
         self.requests.wake()
@@ -163,6 +198,21 @@ class Viewer:
         assert self.scene.gaussians is not None
         mode = self._mode.value if self._mode.value in MODES else MODES[0]
         return to_bytes(self.scene.look.draw(self._crop.inside(self.scene.gaussians), camera, mode))
+
+    def _inspect(self, event: "viser.SceneClickEvent") -> None:
+        """Show the splats of a clicked pixel, unless the click was on a camera and has moved the page there."""
+        client, gaussians, look = self.server.get_clients().get(event.client_id), self.scene.gaussians, self.scene.look
+        camera = None if client is None else camera_of(client.camera)
+        pixel = None if camera is None else pixel_of(event, camera, _MOVED * self.scene.scale)
+        if client is None or gaussians is None or camera is None or pixel is None:
+            return
+        with _telling(lambda fault: self._note(client, "Cannot inspect this", fault)):
+            found = inspect(self._crop.inside(gaussians), camera, *pixel, look.background, **look.how)
+            self._hide_table(event)
+            self._tables[event.client_id] = panel = client.gui.add_panel()
+            with panel.add_tab("Pixel"):
+                client.gui.add_html(_TABLE.format(found._repr_html_()))
+            panel.float(x=15, y=-15, **_TABLE_SIZE)
 
     def _export(self, progress: Callable[[str], None]) -> str:
         if self.scene.gaussians is None:

@@ -8,6 +8,7 @@ import torch
 
 from splat_py import Camera, Gaussians, inspect
 from splat_py.render.views import render_tensor
+from splat_py.scene.environment import Environment
 from splat_py.shaders import source
 from tests.refusals import refused
 from tests.render.test_forward_mode import HEAVY_TAIL
@@ -30,20 +31,22 @@ CAMERA = Camera.look_at((0.5, -0.8, -3), (0, 0, 0), (0, 1, 0), 50, 37, 29)
 PIXELS = ((18, 14), (3, 25), (36, 28), (0, 0))
 
 
-@pytest.mark.parametrize("kind", ["harmonics", "own falloff", "fisheye", "antialiased"])
+@pytest.mark.parametrize("kind", ["harmonics", "own falloff", "fisheye", "antialiased", "environment"])
 def test_its_sum_is_the_pixel(kind: str) -> None:
     gaussians = scene()
     if kind == "own falloff":
         gaussians = replace(gaussians, splat=source(HEAVY_TAIL), params={"power": torch.full((300,), 3.0)})
     camera = replace(CAMERA, model="fisheye") if kind == "fisheye" else CAMERA
     how = {"antialiased": kind == "antialiased"}
-    image = render_tensor(gaussians, camera, BACKGROUND, **how)
+    sky = Environment(np.random.default_rng(0).normal(0, 0.2, (16, 3)).astype(np.float32))
+    behind = sky if kind == "environment" else BACKGROUND
+    image = render_tensor(gaussians, camera, behind, **how)
     for x, y in PIXELS:
-        pixel = inspect(gaussians, camera, x, y, BACKGROUND, **how)
+        pixel = inspect(gaussians, camera, x, y, behind, **how)
         np.testing.assert_allclose(pixel.color, image[y, x].numpy(), rtol=0, atol=1e-6)
         assert (np.diff(pixel.depths) >= 0).all() and (pixel.alphas > 0).all() and (pixel.alphas < 1).all()
         if len(pixel.ids):
-            np.testing.assert_allclose(pixel.running[-1], pixel.color - pixel.T * np.array(BACKGROUND), atol=1e-12)
+            np.testing.assert_allclose(pixel.running[-1], pixel.color - pixel.T * pixel.background, atol=1e-12)
             np.testing.assert_allclose(np.prod(1 - pixel.alphas), pixel.T, atol=1e-6)
     assert len(inspect(gaussians, camera, 18, 14).ids) > 5
 

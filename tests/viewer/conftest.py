@@ -69,6 +69,11 @@ class FakePage:
         }
         self.send("ViewerCameraMessage", **(fields | other))
 
+    def click(self, camera: Camera, at: Any, **other: Any) -> None:
+        """Click at shares of the width and height, or send anything else."""
+        fields = {"event_type": "click", "ray_origin": tuple(map(float, camera.position)), "ray_direction": (0.0, 0.0, 1.0)}
+        self.send("ScenePointerMessage", **(fields | {"screen_pos": (at,), "modifier": None} | other))
+
     def of(self, kind: str) -> list[dict[str, Any]]:
         return [message for message in list(self.messages) if message["type"] == kind]
 

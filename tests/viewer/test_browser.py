@@ -71,3 +71,28 @@ def test_the_page_shows_our_frame_and_a_jump_moves_it(shown: Shown) -> None:
         rows, columns = slice(220, 600), slice(0, 560)
         assert psnr(screenshot[rows, columns], expected[rows, columns]) > 30
         assert expected[rows, columns].std() > 20
+
+
+def test_a_click_shows_a_table_and_a_drag_does_not(shown: Shown) -> None:
+    with open_page(1100, 700, offline=False) as page, working(shown):
+        page.goto(f"http://127.0.0.1:{shown.port}")
+        page.wait_for_selector("text=Show cameras")
+        settle(page, shown)
+        table = page.locator("text=T before")
+        page.mouse.click(420, 330)
+        table.wait_for()
+        (client,) = shown.viewer.server.get_clients().values()
+        camera = camera_of(client.camera)
+        assert page.locator(f"text=pixel ({420 * camera.width // 1100}, {330 * camera.height // 700})").count() == 1
+        page.keyboard.press("Escape")
+        table.wait_for(state="detached")
+        page.mouse.move(420, 330)
+        page.mouse.down()
+        page.mouse.move(470, 330, steps=5)
+        page.mouse.up()
+        settle(page, shown)
+        assert not table.count()
+        page.mouse.click(420, 330)
+        table.wait_for()
+        page.mouse.click(500, 250)
+        table.wait_for(state="detached")

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 import time
 from dataclasses import replace
 from http.client import HTTPConnection
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from splat_py import Gaussians
+from splat_py import Gaussians, inspect
 from splat_py.base.errors import SplatError
 from splat_py.scene.camera_paths import KeyframePath
 from splat_py.scene.sources import MODES
@@ -214,6 +215,37 @@ def test_keyframes_become_a_file_and_a_video(shown: Shown, tmp_path: Path) -> No
     assert psnr(video[-1], shown.expected(path.cameras(7)[-1])) > 25
     page.press("Preview / stop")
     shown.until(lambda: page.of("SetCameraPositionMessage"))
+
+
+def test_a_click_shows_the_splats_of_a_pixel_until_another_click_or_escape(shown: Shown) -> None:
+    page, camera, scene = shown.drawn_page(2), shown.camera(2), shown.viewer.scene
+    tables, gone = (lambda: page.of("GuiHtmlMessage")), (lambda: page.of("GuiPanelRemoveMessage"))
+    page.click(camera, (0.5, 0.25))
+    shown.until(tables)
+    content = tables()[0]["props"]["content"]
+    expected = inspect(scene.gaussians, camera, 48, 24, scene.look.background, **scene.look.how)
+    assert len(expected.ids) > 3 and expected._repr_html_() in content
+    assert set(re.findall(r"<\w+", content)) == {"<div", "<p", "<span", "<table", "<tr", "<th", "<td"}
+    page.click(camera, (0.9, 0.9))
+    shown.until(gone)
+    page.click(camera, (0.5, 0.25))
+    shown.until(lambda: len(tables()) == 2)
+    page.send("CommandTriggerMessage", uuid=page.of("RegisterCommandMessage")[0]["uuid"])
+    shown.until(lambda: len(gone()) == 2)
+
+
+@pytest.mark.parametrize("at", [(1.0, 0.5), (-0.01, 0.5), (math.nan, 0.5), (0.5, math.inf), (0.5,)])
+def test_clicks_outside_of_the_picture_are_ignored(shown: Shown, at: object) -> None:
+    page, camera = shown.drawn_page(), shown.camera(0)
+    page.click(camera, at)
+    # A camera was clicked, which the page went to.
+    page.click(camera, (0.5, 0.5), ray_origin=tuple(map(float, shown.camera(3).position)))
+    page.click(camera, (0.5, 0.5), ray_origin="here")
+    time.sleep(0.2)
+    shown.rest()
+    assert not page.of("GuiHtmlMessage")
+    page.click(camera, (0.5, 0.5))
+    shown.until(lambda: page.of("GuiHtmlMessage"))
 
 
 def test_what_cannot_be_drawn_is_said_once(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,12 +54,17 @@ def scene_plan(
     Shading(scene.means, stored, cameras, splats.radii, colors, color, options).record(recorder)
     binning.record_count(recorder)
     binning.record_lists(recorder)
-    Rasterization(device, splats, colors, backgrounds, binning.lists(), image, options).record(recorder)
+    lists = binning.lists()
+    Rasterization(device, splats, colors, backgrounds, lists, image, options).record(recorder)
     recorder.submit_as("frame")
     assert scene.covars is not None
     plan.name(means=scene.means, opacities=scene.opacities, covars=scene.covars, features=features)
     plan.name(viewmats=cameras.viewmats, Ks=cameras.Ks, background=backgrounds, image=image.colors, count=binning.isect_count)
-    return plan.content() | {"tile": tile, "most": _most(sizes, tile)}
+    # A page steps through a pixel's list with these.
+    plan.name(means2d=splats.means2d, conics=splats.conics, opacities2d=splats.opacities, colors=colors)
+    plan.name(offsets=lists.offsets, ids=lists.ids, n_contrib=image.n_contrib)
+    constants = {name: constant("splat/blending", name) for name in ("ALPHA_MIN", "ALPHA_MAX")}
+    return plan.content() | {"tile": tile, "most": _most(sizes, tile), "constants": constants}
 
 
 def fit_plan(kernels: WgslKernels, sizes: Mapping[str, float] = FIT_SIZES) -> Json:

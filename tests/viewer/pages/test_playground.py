@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from splat_py import inspect
 from splat_py.commands.files import Export
 from splat_py.gpu.device import get_device
 from splat_py.image.fitting import ImageFitter, blobs_on_detail
@@ -146,6 +147,64 @@ def test_a_drag_turns_the_scene(page: Page) -> None:
     frames = page.evaluate("frames")
     page.wait_for_timeout(400)
     assert page.evaluate("frames") == frames
+
+
+def test_a_pixel_is_blended_and_undone_by_steps(page: Page) -> None:
+    """The steps are those of `inspect`, which renders the frame again; undone, T is 1 and the colour black once more."""
+    page.locator("#home").click()
+    canvas = page.locator("#scene-canvas")
+    canvas.click(position={"x": 200, "y": 140})
+    until(page, "!document.getElementById('pixel').hidden && document.activeElement.id === 'pixel'")
+    x, y, width, height = page.evaluate(
+        "[...['x', 'y'].map((k) => playground.steps.pixel[k]), ...Object.values(playground.scene.plan.sizes)]"
+    )[:4]
+    viewmat, K = (
+        np.array(page.evaluate(f"Array.from(playground.orbit.camera({width}, {height}).{name})")) for name in ("viewmat", "K")
+    )
+    gaussians = scene()
+    gaussians = replace(gaussians, sh=torch.from_numpy(scene_arrays(gaussians)["features"].astype(np.float32)))
+    seen = Camera(viewmat.reshape(4, 4), K.reshape(3, 3), width, height)
+    wanted = inspect(gaussians, seen, x, y, BACKGROUND, v_pixel=(1 / 3, 1 / 3, 1 / 3))
+    assert len(wanted.ids) > 3 and wanted.v_alphas is not None
+
+    def state() -> Any:
+        return page.evaluate("(({at, color, T}) => [at, ...color, T])(playground.steps.replay)")
+
+    def rows(name: str) -> Any:
+        return np.array(page.evaluate(f"playground.steps.rows.map((row) => row.{name})"), np.float64)
+
+    for i in range(3):
+        page.keyboard.press("ArrowRight")
+        np.testing.assert_allclose(state(), [i + 1, *wanted.running[i], wanted.transmittances[i + 1]], rtol=0, atol=1e-4)
+    page.keyboard.press("End")
+    np.testing.assert_array_equal(rows("id"), wanted.ids)
+    np.testing.assert_allclose(rows("T"), wanted.transmittances, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(state(), [len(wanted.ids), *wanted.running[-1], wanted.T], rtol=0, atol=1e-4)
+    shown = np.array(page.evaluate("playground.scene.picture().then(({values}) => Array.from(values))")).reshape(
+        height, width, 3
+    )
+    np.testing.assert_allclose(np.clip(wanted.color, 0, 1), shown[y, x], rtol=0, atol=1e-3)
+
+    page.locator("#undo").click()
+    last = wanted.running[-1] - wanted.weights[-1] * wanted.colors[-1]
+    np.testing.assert_allclose(state(), [len(wanted.ids) - 1, *last, wanted.transmittances[-1]], rtol=0, atol=1e-4)
+    page.locator("#undo-all").click()
+    np.testing.assert_allclose(state(), [0, 0, 0, 0, 1], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(rows("T"), wanted.transmittances, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(rows("vAlpha"), wanted.v_alphas, rtol=1e-3, atol=1e-3)
+    # The first T's adjoint is the whole pixel: light 1 from the front.
+    assert rows("vT")[0] == pytest.approx(wanted.color.mean(), abs=1e-4)
+    assert f"undone {len(wanted.ids)} of {len(wanted.ids)} · T 1" in page.locator("#pixel-state").inner_text()
+
+    canvas.click(position={"x": 2, "y": 2})
+    until(page, "playground.steps.pixel.x < 5")
+    assert not rows("id").size and "blended 0 of 0" in page.locator("#pixel-state").inner_text()
+    page.locator("#pixel").press("Escape")
+    assert page.locator("#pixel").is_hidden()
+    canvas.click(position={"x": 200, "y": 140})
+    page.wait_for_selector("#pixel")
+    canvas.press("ArrowLeft")
+    page.wait_for_selector("#pixel", state="hidden")
 
 
 def picture() -> Any:

@@ -2,6 +2,7 @@
 
 import { Curve, Fit } from "./fit.js";
 import { compileKernels, openDevice, Scene } from "./plan.js";
+import { PixelPanel, readPixel } from "./steps.js";
 
 // Vectors of three numbers.
 const add = (a, b) => a.map((x, i) => x + b[i]);
@@ -82,13 +83,18 @@ class Orbit {
   }
 }
 
-/** Let a canvas turn an orbit; `changed` is called after each change. */
-function listen(canvas, orbit, changed) {
+// A click moves the pointer less than this, CSS pixels.
+const STILL = 4;
+
+/** Let a canvas turn an orbit; `changed` is called after each change, `clicked` with the event of each click. */
+function listen(canvas, orbit, changed, clicked) {
   const pointers = new Map();
+  let travelled = 0;
   const side = () => Math.min(canvas.clientWidth, canvas.clientHeight);
 
   canvas.addEventListener("pointerdown", (event) => {
     canvas.setPointerCapture(event.pointerId);
+    if (!pointers.size) travelled = 0;
     pointers.set(event.pointerId, event);
   });
   for (const end of ["pointerup", "pointercancel"]) {
@@ -99,6 +105,7 @@ function listen(canvas, orbit, changed) {
     if (!before) return;
     const x = (event.clientX - before.clientX) / side();
     const y = (event.clientY - before.clientY) / side();
+    travelled += Math.hypot(x, y) * side();
     const [other] = [...pointers.values()].filter((pointer) => pointer.pointerId !== event.pointerId);
     if (other) {
       const apart = (pointer) => Math.hypot(pointer.clientX - other.clientX, pointer.clientY - other.clientY) + 1;
@@ -112,6 +119,7 @@ function listen(canvas, orbit, changed) {
     pointers.set(event.pointerId, event);
     changed();
   });
+  canvas.addEventListener("click", (event) => travelled < STILL && clicked(event));
   canvas.addEventListener("contextmenu", (event) => event.preventDefault());
   canvas.addEventListener(
     "wheel",
@@ -158,7 +166,7 @@ function complain(error) {
   document.body.classList.add("broken");
 }
 
-function drawScenes(scene, orbit) {
+function drawScenes(scene, orbit, panel) {
   const canvas = at("scene-canvas");
   let wanted = false;
   const frame = async () => {
@@ -171,6 +179,8 @@ function drawScenes(scene, orbit) {
   };
   let drawing = null;
   const changed = () => {
+    // Its list is that of the frame before.
+    panel.close();
     wanted = true;
     drawing ??= new Promise(requestAnimationFrame)
       .then(frame)
@@ -178,7 +188,13 @@ function drawScenes(scene, orbit) {
       .finally(() => (drawing = null));
     return drawing;
   };
-  listen(canvas, orbit, changed);
+  const clicked = async ({ offsetX, offsetY }) => {
+    await drawing;
+    const x = clamp(Math.floor((offsetX / canvas.clientWidth) * canvas.width), 0, canvas.width - 1);
+    const y = clamp(Math.floor((offsetY / canvas.clientHeight) * canvas.height), 0, canvas.height - 1);
+    panel.open(await readPixel(scene.plan, x, y));
+  };
+  listen(canvas, orbit, changed, (event) => clicked(event).catch(complain));
   at("turn-over").addEventListener("click", () => (orbit.turnOver(), changed()));
   at("home").addEventListener("click", () => (orbit.reset(), changed()));
   new ResizeObserver(changed).observe(canvas);
@@ -360,10 +376,11 @@ async function main() {
   const scene = new Scene(device, compiled, scenePlan, { ...parts, background: Float32Array.from(background) }, at("scene-canvas"));
   const fit = new Fit(device, compiled, fitPlan, at("fit-canvas"));
   const orbit = new Orbit(view);
+  const steps = new PixelPanel(at);
   // For the console and for tests.
-  globalThis.playground = { device, scene, orbit, fit };
+  globalThis.playground = { device, scene, orbit, fit, steps };
   const panel = new FitPanel(fit, scene);
-  await drawScenes(scene, orbit);
+  await drawScenes(scene, orbit, steps);
   document.body.classList.add("ready");
   if (!new URLSearchParams(location.search).has("still")) await panel.takeView(scene);
 }
