@@ -64,7 +64,6 @@ class Shutter(Enum):
         ("lidar_coeffs", object()),
         ("external_distortion_coeffs", object()),
         ("distributed", True),
-        ("rays", torch.rand(2, 28, 40, 6)),
         ("camera_model", "lidar"),
     ],
 )
@@ -89,6 +88,8 @@ def test_distances_normals_and_f_theta_cameras() -> None:
         "render_mode='RGB-d', distances along rays, needs with_eval3d=True", rasterization, **arguments(), render_mode="RGB-d"
     )
     refused("return_normals needs with_eval3d=True", rasterization, **arguments(), return_normals=True)
+    refused("rays need with_eval3d=True", rasterization, **arguments(), rays=torch.rand(2, 28, 40, 6))
+    refused("rays .*shape", rasterization, **arguments(), rays=torch.rand(2, 28, 6), with_eval3d=True)
 
 
 def test_whole_numbers_of_any_kind_are_sizes_and_settings_have_their_type() -> None:

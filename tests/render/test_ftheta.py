@@ -177,11 +177,13 @@ def test_the_principal_point_counts_from_the_centre_of_a_pixel() -> None:
 
 @pytest.mark.parametrize("gives_angles", [False, True])
 def test_finite_differences(gives_angles: bool) -> None:
-    """Lens, principal points and poses, through colours and distances of Gaussians so large that none has an edge."""
+    """Lens, principal points and poses, through colours and distances of Gaussians so large that none has an edge, and before
+    which no ray leads away."""
     base = torch.tensor(DISTANCES if gives_angles else ANGLES), torch.tensor(CDE), torch.tensor([11.0, 8.0]), torch.zeros(3)
     generator = torch.Generator().manual_seed(5)
     inputs: dict[str, Any] = {name: tensor.detach() for name, tensor in scene().items()}
-    large = {"scales": inputs["scales"].clamp(0.5, 1.0) * 8, "opacities": inputs["opacities"] * 0.2, "backgrounds": None}
+    large = {"scales": torch.full_like(inputs["scales"], 6.0), "opacities": inputs["opacities"] * 0.2, "backgrounds": None}
+    large["means"] = inputs["means"] * torch.tensor([0.2, 0.2, 2.0])
     weights = torch.randn(2, HEIGHT, WIDTH, 4, generator=generator)
 
     def loss(poly: Tensor, cde: Tensor, principal: Tensor, shift: Tensor) -> Tensor:
