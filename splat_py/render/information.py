@@ -55,7 +55,7 @@ def information(
         By the tensor's name in `Gaussians`, a tensor of its shape, the sum over cameras.
 
     Raises:
-        SplatError: `probes` is below 1, or as `render`.
+        SplatError: `probes` is below 1.
     """
     _require_probes(probes)
     scene = {name: tensor.detach().requires_grad_() for name, tensor in _numbers(gaussians).items()}
@@ -91,30 +91,28 @@ def uncertainty(
     uncertain: where there are none, the deviation is 0.
 
     Args:
-        known: `information` in the photographs that the scene was trained with.
+        known: `information` in the photographs that the scene was trained with; SplatError if it is another scene's.
         probes: random directions, each a forward derivative; the standard error is at most 1 / √(2 probes) of the value.
 
     Other arguments and errors are those of `information`.
     """
     _require_probes(probes)
-    scene, prior = _numbers(gaussians), _prior(gaussians)
-    deviations = {name: _NOISE / (known[name] + prior[name]).sqrt() for name in scene}
-    generator = torch.Generator().manual_seed(seed)
+    deviations = [_NOISE / each.sqrt() for each in _with_prior(gaussians, known).values()]
+    scene, generator, total = _numbers(gaussians), torch.Generator().manual_seed(seed), torch.zeros(())
 
     def draw(*tensors: Tensor) -> Tensor:
-        return render_tensor(replace(gaussians, **dict(zip(scene, tensors, strict=True))), camera, background, **how)  # type: ignore[arg-type]
+        moved: dict[str, Any] = dict(zip(scene, tensors, strict=True))
+        return render_tensor(replace(gaussians, **moved), camera, background, **how)
 
-    def along(*tangents: Tensor) -> Any:
-        return jvp(draw, tuple(scene.values()), tangents)[1]
-
-    total = torch.zeros(())
     for first in range(0, probes, _DIRECTIONS):
         count = min(_DIRECTIONS, probes - first)
-        tangents = [d * _signs(d.expand(count, *d.shape), generator) for d in deviations.values()]
-        total = total + vmap(along)(*tangents).square().mean(-1).sum(0)
+        tangents = [each * _signs(each.expand(count, *each.shape), generator) for each in deviations]
+        changes = vmap(lambda *along: jvp(draw, tuple(scene.values()), along)[1])(*tangents)
+        total = total + changes.square().mean(-1).sum(0)
     return (total / probes).sqrt().cpu().numpy()
 
 
+@torch.no_grad()
 def suggest(
     gaussians: Gaussians,
     candidates: Iterable[Camera],
@@ -134,19 +132,19 @@ def suggest(
 
     Args:
         candidates: cameras to choose from.
-        known: `information` in the photographs that there are.
+        known: as for `uncertainty`.
 
     Returns:
         At most `count` pairs of an index into the candidates and the uncertainty, 0 to 1, when the view was chosen.
 
     Other arguments and errors are those of `information`.
     """
-    prior, known = _prior(gaussians), dict(known)
+    total = _with_prior(gaussians, known)
 
     def seen(camera: Camera) -> tuple[dict[str, Tensor], float]:
         added = information(gaussians, [camera], background, probes=probes, seed=seed, **how)
-        total = sum(float((added[name] / (known[name] + prior[name])).sum(dtype=torch.float64)) for name in prior)
-        return added, _NOISE * (total / (3 * camera.width * camera.height)) ** 0.5
+        trace = sum(float((added[name] / total[name]).sum()) for name in total)
+        return added, _NOISE * (trace / (3 * camera.width * camera.height)) ** 0.5
 
     cameras: list[Camera] = []
     heap: list[tuple[float, int]] = []
@@ -162,7 +160,7 @@ def suggest(
             heapq.heappush(heap, (-value, index))
         else:
             chosen.append((index, value))
-            known = {name: known[name] + added[name] for name in known}
+            total = {name: total[name] + added[name] for name in total}
     return chosen
 
 
@@ -185,13 +183,16 @@ def _numbers(gaussians: Gaussians) -> dict[str, Tensor]:
     return {name: getattr(gaussians, name) for name in ("means", "quats", "log_scales", "logit_opacities", shading)}
 
 
-def _prior(gaussians: Gaussians) -> dict[str, Tensor]:
-    """Return the information that the prior is worth, in units of photographs', in shapes that broadcast."""
-    off = {name: torch.ones_like(tensor) for name, tensor in _numbers(gaussians).items()}
-    off["means"], off["quats"] = gaussians.scales.amax(1, keepdim=True), gaussians.quats.norm(dim=1, keepdim=True)
+def _with_prior(gaussians: Gaussians, known: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Add what the prior is worth, in units of photographs' information; SplatError if it is that of other Gaussians."""
+    off = {name: torch.full_like(tensor, _OFF) for name, tensor in _numbers(gaussians).items()}
+    if {name: each.shape for name, each in known.items()} != {name: each.shape for name, each in off.items()}:
+        raise SplatError("known is of another scene; pass the information of these Gaussians")
+    off["means"] *= gaussians.scales.amax(1, keepdim=True)
+    off["quats"] *= gaussians.quats.norm(dim=1, keepdim=True)
     if "sh" in off:
-        off["sh"][:, 1:] = _OFF_HARMONICS / _OFF
-    return {name: (_NOISE / (_OFF * each)) ** 2 for name, each in off.items()}
+        off["sh"][:, 1:] = _OFF_HARMONICS
+    return {name: known[name] + (_NOISE / off[name]) ** 2 for name in off}
 
 
 def _signs(like: Tensor, generator: torch.Generator) -> Tensor:

@@ -107,3 +107,15 @@ def test_views_are_suggested_by_what_is_unknown(scene: Gaussians) -> None:
 def test_refusals(scene: Gaussians) -> None:
     refused("probes is 0; it must be 1 or more", information, scene, [camera(0)], probes=0)
     refused("probes is 0; it must be 1 or more", uncertainty, scene, camera(0), {}, probes=0)
+    known = information(scene, [camera(0)], probes=1)
+    for function, view in (uncertainty, camera(0)), (suggest, [camera(0)]):
+        refused(
+            "known is of another scene; pass the information of these", function, scene.mapped(lambda t: t[1:]), view, known
+        )
+
+
+def test_an_empty_scene_is_certain(scene: Gaussians) -> None:
+    empty = scene.mapped(lambda t: t[:0])
+    known = information(empty, [camera(0)])
+    assert known["sh"].shape == (0, 4, 3) and not uncertainty(empty, camera(0), known).any()
+    assert suggest(empty, [camera(0)], known) == [(0, 0.0)]
