@@ -21,11 +21,9 @@ from splat_py.shaders.custom_types import OwnTypes
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor
 
     from splat_py.scene.camera import Camera
     from splat_py.train.evaluation import Scores, ViewScore
-    from splat_py.viewer.opening import ViewedScene
 
 # The names in splat_py/scene/camera_paths.py, which is too slow to import before options are checked.
 _PATHS = ("orbit", "spiral", "dolly")
@@ -149,7 +147,7 @@ class Render(OnDevice):
     def run(self) -> None:
         self._check()
         from splat_py.gpu.device import get_device
-        from splat_py.render.information import draw_uncertainty
+        from splat_py.render.information import draw_uncertainty, information
         from splat_py.render.views import focuses, through_lens
         from splat_py.scene.camera import film_camera
         from splat_py.scene.camera_paths import PATHS, KeyframePath
@@ -170,8 +168,10 @@ class Render(OnDevice):
             raise SplatError(f"--scale is {scale:g}; for photographs of {size} pixels it must be at most {most:.3g}")
 
         shot = partial(look.draw, gaussians, mode=self.mode)
-        if self.mode == "uncertainty":
-            shot = partial(draw_uncertainty, gaussians, known=_known(scene), look=look)
+        if self.mode == "uncertainty" and dataset is not None:
+            photographed = [dataset.views[view].camera for view in dataset.train]
+            known = information(gaussians, track(photographed, "photographs"), look.background, **look.how)
+            shot = partial(draw_uncertainty, gaussians, known=known, look=look)
 
         def draw(cameras: "Sequence[Camera]", what: str) -> "Iterator[NDArray[np.float32]]":
             depths: Sequence[float] = [self.focus or 1.0] * len(cameras)
@@ -229,12 +229,13 @@ class Render(OnDevice):
 
 @dataclass
 class Suggest(OnDevice):
-    """Suggest where to take more photographs: the views whose pictures the photographs leave most uncertain, as a table, and as
-    a picture with each view's render beside its uncertainty (`splat render --mode uncertainty`).
+    """Suggest where to take more photographs: the views after which pictures from all candidates are least uncertain, as a
+    table, and as pictures of each view's render beside its uncertainty (`splat render --mode uncertainty`).
 
     SCENE is a run's folder, or a file (.ply .compressed.ply .spz .sog .splat .ksplat .glb), which needs --data. Every view is
-    chosen as if those above it had been photographed. Parts without any Gaussian are no reason to suggest a view: look for
-    holes with `splat view`, and save a path of keyframes through them for --among.
+    chosen as if those above it had been photographed; the table says how much of the variance is then left. Parts without any
+    Gaussian are no reason to suggest a view: look for holes with `splat view`, and save a path of keyframes through them for
+    --among.
 
     Example: splat suggest runs/fox
     """
@@ -244,8 +245,8 @@ class Suggest(OnDevice):
     among: Annotated[str, arg(metavar="spiral|orbit|dolly|FILE.json|test")] = "spiral"
     # How many views to suggest.
     count: int = 4
-    # The picture to write.
-    out: Path = Path("suggestions.png")
+    # Folder for one PNG a view.
+    out: Path = Path("suggestions")
 
     def run(self) -> None:
         if self.among not in (*_PATHS, "test") and not self.among.lower().endswith(".json"):
@@ -258,52 +259,45 @@ class Suggest(OnDevice):
         import numpy as np
         from rich.table import Table
 
-        from splat_py.base.files import require_writable
         from splat_py.gpu.device import get_device
-        from splat_py.render.information import draw_uncertainty, suggest
+        from splat_py.render.information import draw_uncertainty, information, suggest
         from splat_py.scene.camera_paths import PATHS, KeyframePath
         from splat_py.scene.pictures import beside, write_image
         from splat_py.viewer.opening import open_viewed
 
-        require_writable(self.out)
         keyframes = KeyframePath.load(Path(self.among)) if self.among.lower().endswith(".json") else None
         source = self.source.scene, self.source.data, self.source.downscale, self.source.own
         scene = open_viewed(*source, device=get_device(self.device), without_capture=False)
         gaussians, dataset, look = scene.gaussians, scene.dataset, scene.look
         assert gaussians is not None and dataset is not None
-        photographs = [dataset.views[view] for view in dataset.train]
+        photographed = [dataset.views[view].camera for view in dataset.train]
         if self.among == "test":
             candidates = [dataset.views[view].camera for view in dataset.test]
         elif keyframes is not None:
             candidates = keyframes.cameras(_CANDIDATES)
         else:
-            candidates = PATHS[self.among]([view.camera for view in photographs], _CANDIDATES, gaussians.means.cpu())
+            candidates = PATHS[self.among](photographed, _CANDIDATES, gaussians.means.cpu())
         if not candidates:
             raise SplatError("--among test finds no held-out view; use spiral")
-        known = _known(scene)
-        chosen = suggest(gaussians, track(candidates, "candidates"), known, look.background, count=self.count, **look.how)
-        table, rows = Table("view", "uncertainty", "at", "nearest photograph", "from it", "turned"), []
-        for index, value in chosen:
+        known, wanted = (
+            information(gaussians, track(cameras, what), look.background, **look.how)
+            for cameras, what in ((photographed, "photographs"), (candidates, "pictures"))
+        )
+        seen = track(candidates, "candidates")
+        chosen = suggest(gaussians, seen, known, wanted, look.background, count=self.count, **look.how)
+        table = Table("view", "variance left", "at", "nearest photograph", "from it", "turned")
+        for rank, (index, left) in enumerate(chosen, 1):
             camera = candidates[index]
-            distances = [float(np.linalg.norm(view.camera.position - camera.position)) for view in photographs]
-            nearest = photographs[int(np.argmin(distances))]
+            distances = [float(np.linalg.norm(each.position - camera.position)) for each in photographed]
+            nearest = dataset.views[dataset.train[int(np.argmin(distances))]]
             turned = np.degrees(np.arccos(np.clip(nearest.camera.forward @ camera.forward, -1, 1)))
             at = ", ".join(f"{x:.3g}" for x in camera.position)
-            name = printable(nearest.name)
-            table.add_row(printable(camera.name), f"{value:.4f}", at, name, f"{min(distances):.3g}", f"{turned:.0f}°")
-            rows.append(beside(look.draw(gaussians, camera), draw_uncertainty(gaussians, camera, known, look)))
+            view, near = map(printable, (camera.name, nearest.name))
+            table.add_row(f"{rank}: {view}", f"{left:.0%}", at, near, f"{min(distances):.3g}", f"{turned:.0f}°")
+            shown = beside(look.draw(gaussians, camera), draw_uncertainty(gaussians, camera, known, look))
+            write_image(self.out / f"{rank}.png", shown)
         console.print(table)
-        write_image(self.out, np.concatenate(rows))
-        console.print(f"renders and their uncertainty are in {self.out}, in this order")
-
-
-def _known(scene: "ViewedScene") -> "dict[str, Tensor]":
-    """Estimate the information in the photographs that a scene was trained with."""
-    from splat_py.render.information import information
-
-    assert scene.gaussians is not None and scene.dataset is not None
-    cameras = [scene.dataset.views[view].camera for view in scene.dataset.train]
-    return information(scene.gaussians, track(cameras, "information"), scene.look.background, **scene.look.how)
+        console.print(f"renders and their uncertainty are in {self.out}")
 
 
 @dataclass

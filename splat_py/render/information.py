@@ -117,6 +117,7 @@ def suggest(
     gaussians: Gaussians,
     candidates: Iterable[Camera],
     known: dict[str, Tensor],
+    wanted: dict[str, Tensor],
     background: ArrayLike | Environment = _BLACK,
     *,
     count: int = 4,
@@ -124,43 +125,47 @@ def suggest(
     seed: int = 1,
     **how: Any,
 ) -> list[tuple[int, float]]:
-    """Choose the views to photograph next: each time the one whose picture is most uncertain (`uncertainty`, root mean square
-    over pixels), as if all chosen before had been photographed.
+    """Choose the views to photograph next: each time the one that makes the wanted pictures most certain, as if all chosen
+    before had been photographed.
 
-    The mean variance is tr(J H⁻¹ Jᵀ) by pixels, FisherRF's criterion. It only falls with more photographs, so that most
-    candidates are estimated once (Minoux 1978).
+    The wanted pictures' information G makes their summed variance tr(G H⁻¹), with H as in `uncertainty`, and a photograph's
+    information F lowers it by tr(G (H⁻¹ - (H + F)⁻¹)). Such gains only fall with more photographs, so that few candidates are
+    estimated again (Minoux 1978).
 
     Args:
         candidates: cameras to choose from.
         known: as for `uncertainty`.
+        wanted: `information` in the pictures that should become certain, for example those of all candidates.
 
     Returns:
-        At most `count` pairs of an index into the candidates and the uncertainty, 0 to 1, when the view was chosen.
+        At most `count` pairs of an index into the candidates and the share of the wanted pictures' variance that is left.
 
     Other arguments and errors are those of `information`.
     """
     total = _with_prior(gaussians, known)
 
-    def seen(camera: Camera) -> tuple[dict[str, Tensor], float]:
+    def look(camera: Camera) -> tuple[dict[str, Tensor], float]:
         added = information(gaussians, [camera], background, probes=probes, seed=seed, **how)
-        trace = sum(float((added[name] / total[name]).sum()) for name in total)
-        return added, _NOISE * (trace / (3 * camera.width * camera.height)) ** 0.5
+        gains = (wanted[name] * added[name] / (each * (each + added[name])) for name, each in total.items())
+        return added, sum(float(gain.sum()) for gain in gains)
 
     cameras: list[Camera] = []
     heap: list[tuple[float, int]] = []
     for camera in candidates:
-        heap.append((-seen(camera)[1], len(cameras)))
+        heap.append((-look(camera)[1], len(cameras)))
         cameras.append(camera)
     heapq.heapify(heap)
     chosen: list[tuple[int, float]] = []
+    first = left = sum(float((wanted[name] / each).sum()) for name, each in total.items())
     while heap and len(chosen) < count:
         _, index = heapq.heappop(heap)
-        added, value = seen(cameras[index])
-        if heap and value < -heap[0][0]:
-            heapq.heappush(heap, (-value, index))
+        added, gain = look(cameras[index])
+        if heap and gain < -heap[0][0]:
+            heapq.heappush(heap, (-gain, index))
         else:
-            chosen.append((index, value))
-            total = {name: total[name] + added[name] for name in total}
+            left -= gain
+            chosen.append((index, left / first if first else 0.0))
+            total = {name: each + added[name] for name, each in total.items()}
     return chosen
 
 

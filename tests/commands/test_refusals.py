@@ -74,7 +74,7 @@ def place(run: Path, capture: Path, tmp_path_factory: pytest.TempPathFactory) ->
         ("suggest run --among absent.json", "absent.json"),
         ("suggest run --count 0", "--count is 0; it must be from 1 to 48"),
         ("suggest run/scene.ply", "--data"),
-        ("suggest run --out .", "name a file"),
+        ("suggest run --out file", "file"),
         ("render run/scene.ply --path orbit --video a.mp4", "--data"),
         ("export run scene.spz --data capture", "--data is for pages"),
         ("export run x.ply --spz-version 0", "SPZ version is 0"),
