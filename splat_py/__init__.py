@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from splat_py.gpu.device import Device as Device
     from splat_py.gpu.device import adapters as devices  # noqa: F401
     from splat_py.gpu.device import get_device as get_device
+    from splat_py.render.information import information as information
+    from splat_py.render.information import suggest as suggest
+    from splat_py.render.information import uncertainty as uncertainty
     from splat_py.render.inspection import Pixel as Pixel
     from splat_py.render.inspection import inspect as inspect
     from splat_py.render.localization import Localization as Localization

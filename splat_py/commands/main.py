@@ -17,7 +17,7 @@ from splat_py.commands.devices import Bench, Demo, Devices, SelfTestCommand
 from splat_py.commands.files import Edit, Export, Merge, Partition
 from splat_py.commands.fit import FitImage, FitVolume
 from splat_py.commands.localize import Localize
-from splat_py.commands.render import Evaluate, Render, View
+from splat_py.commands.render import Evaluate, Render, Suggest, View
 from splat_py.commands.train import CaptureCommand, Train
 from splat_py.fit.process import Launch, launch_of, signals_as_interrupts
 from splat_py.gpu.availability import parse_device
@@ -29,6 +29,7 @@ Command = (
     | Annotated[Render, subcommand("render")]
     | Annotated[Evaluate, subcommand("eval")]
     | Annotated[Localize, subcommand("localize")]
+    | Annotated[Suggest, subcommand("suggest")]
     | Annotated[Export, subcommand("export")]
     | Annotated[Edit, subcommand("edit")]
     | Annotated[Partition, subcommand("partition")]

@@ -1,4 +1,5 @@
-"""`splat render`, `splat eval` and `splat view`: pictures and videos of a scene, its scores, and the viewer."""
+"""`splat render`, `splat eval`, `splat suggest` and `splat view`: pictures and videos of a scene, its scores, views that more
+photographs should be taken from, and the viewer."""
 
 import signal
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 # The names in splat_py/scene/camera_paths.py, which is too slow to import before options are checked.
 _PATHS = ("orbit", "spiral", "dolly")
+# Candidates of `splat suggest` on a path.
+_CANDIDATES = 48
 # A picture with this many pixels needs 2 GiB, the largest buffer.
 _MOST_PIXELS = (1 << 31) // 12
 
@@ -127,8 +130,9 @@ class Render(OnDevice):
     # Views to render to --out.
     views: Annotated[str, arg(metavar="test|train|all")] = "test"
     # Mode of pictures: colours; inverse depths, near ones bright; normals in the world's frame, x, y, z as red, green, blue;
-    # opacity; or the number of splats blended into each pixel.
-    mode: Annotated[str, arg(metavar="color|depth|normals|alpha|contributions")] = "color"
+    # opacity; the number of splats blended into each pixel; or how uncertain the photographs leave colours, white for a
+    # standard deviation of 0.05 and more.
+    mode: Annotated[str, arg(metavar="color|depth|normals|alpha|contributions|uncertainty")] = "color"
     # Path of the video's camera: around the scene, in a spiral, towards it, or a keyframe file from `splat view`.
     path: Annotated[str, arg(metavar="orbit|spiral|dolly|FILE.json")] = "orbit"
     # Length of the video in frames, at 30 a second; by default 240, or the duration of the keyframes.
@@ -143,6 +147,7 @@ class Render(OnDevice):
     def run(self) -> None:
         self._check()
         from splat_py.gpu.device import get_device
+        from splat_py.render.information import draw_uncertainty, information
         from splat_py.render.views import focuses, through_lens
         from splat_py.scene.camera import film_camera
         from splat_py.scene.camera_paths import PATHS, KeyframePath
@@ -162,13 +167,19 @@ class Render(OnDevice):
             size = f"{largest.width}×{largest.height}"
             raise SplatError(f"--scale is {scale:g}; for photographs of {size} pixels it must be at most {most:.3g}")
 
+        shot = partial(look.draw, gaussians, mode=self.mode)
+        if self.mode == "uncertainty" and dataset is not None:
+            photographed = [dataset.views[view].camera for view in dataset.train]
+            known = information(gaussians, track(photographed, "photographs"), look.background, **look.how)
+            shot = partial(draw_uncertainty, gaussians, known=known, look=look)
+
         def draw(cameras: "Sequence[Camera]", what: str) -> "Iterator[NDArray[np.float32]]":
             depths: Sequence[float] = [self.focus or 1.0] * len(cameras)
             if self.aperture and self.focus is None:
                 found = focuses(partial(look.depths, gaussians), track(cameras, "focus"), look.scene_scale)
                 depths = [float(depth) for depth in found]
             for camera, depth in track(list(zip(cameras, depths, strict=True)), what):
-                yield through_lens(partial(look.draw, gaussians, mode=self.mode), camera, self.aperture, depth)
+                yield through_lens(shot, camera, self.aperture, depth)
 
         if self.out is not None and dataset is not None:
             views = {"test": dataset.test, "train": dataset.train, "all": range(len(dataset))}[self.views]
@@ -192,8 +203,8 @@ class Render(OnDevice):
             raise SplatError("nothing to render: name a folder with --out, a file with --video, or both")
         if self.views not in ("test", "train", "all"):
             raise SplatError(f"--views is {self.views!r}; use test, train or all")
-        if self.mode not in MODES:
-            raise SplatError(f"--mode is {self.mode!r}; use {', '.join(MODES[:-1])} or {MODES[-1]}")
+        if self.mode not in (*MODES, "uncertainty"):
+            raise SplatError(f"--mode is {self.mode!r}; use {', '.join(MODES)} or uncertainty")
         if self.frames is not None and not 1 <= self.frames <= sources.MOST_FRAMES:
             raise SplatError(f"--frames is {self.frames}; it must be from 1 to {sources.MOST_FRAMES:,}")
         if self.scale is not None and not 0 < self.scale < float("inf"):
@@ -212,8 +223,81 @@ class Render(OnDevice):
             sources.require_video_name(self.video)
         self.source.check()
         require_scene(self.source.scene, self.source.data)
-        if self.out is not None or self.path in _PATHS:
+        if self.out is not None or self.path in _PATHS or self.mode == "uncertainty":
             require_cameras(self.source.scene, self.source.data)
+
+
+@dataclass
+class Suggest(OnDevice):
+    """Suggest where to take more photographs: the views after which pictures from all candidates are least uncertain, as a
+    table, and as pictures of each view's render beside its uncertainty (`splat render --mode uncertainty`).
+
+    SCENE is a run's folder, or a file (.ply .compressed.ply .spz .sog .splat .ksplat .glb), which needs --data. Every view is
+    chosen as if those above it had been photographed; the table says how much of the variance is then left. Parts without any
+    Gaussian are no reason to suggest a view: look for holes with `splat view`, and save a path of keyframes through them for
+    --among.
+
+    Example: splat suggest runs/fox
+    """
+
+    source: OmitArgPrefixes[SceneOptions]
+    # Candidates: 48 views on a path as of `splat render`, on that of a keyframe file from `splat view`, or the held-out views.
+    among: Annotated[str, arg(metavar="spiral|orbit|dolly|FILE.json|test")] = "spiral"
+    # How many views to suggest.
+    count: int = 4
+    # Folder for one PNG a view.
+    out: Path = Path("suggestions")
+
+    def run(self) -> None:
+        if self.among not in (*_PATHS, "test") and not self.among.lower().endswith(".json"):
+            raise SplatError(f"--among is {self.among!r}; use {', '.join(_PATHS)}, test or a .json file of keyframes")
+        if not 1 <= self.count <= _CANDIDATES:
+            raise SplatError(f"--count is {self.count}; it must be from 1 to {_CANDIDATES}")
+        self.source.check()
+        require_scene(self.source.scene, self.source.data)
+        require_cameras(self.source.scene, self.source.data)
+        import numpy as np
+        from rich.table import Table
+
+        from splat_py.gpu.device import get_device
+        from splat_py.render.information import draw_uncertainty, information, suggest
+        from splat_py.scene.camera_paths import PATHS, KeyframePath
+        from splat_py.scene.pictures import beside, write_image
+        from splat_py.viewer.opening import open_viewed
+
+        keyframes = KeyframePath.load(Path(self.among)) if self.among.lower().endswith(".json") else None
+        source = self.source.scene, self.source.data, self.source.downscale, self.source.own
+        scene = open_viewed(*source, device=get_device(self.device), without_capture=False)
+        gaussians, dataset, look = scene.gaussians, scene.dataset, scene.look
+        assert gaussians is not None and dataset is not None
+        photographed = [dataset.views[view].camera for view in dataset.train]
+        if self.among == "test":
+            candidates = [dataset.views[view].camera for view in dataset.test]
+        elif keyframes is not None:
+            candidates = keyframes.cameras(_CANDIDATES)
+        else:
+            candidates = PATHS[self.among](photographed, _CANDIDATES, gaussians.means.cpu())
+        if not candidates:
+            raise SplatError("--among test finds no held-out view; use spiral")
+        known, wanted = (
+            information(gaussians, track(cameras, what), look.background, **look.how)
+            for cameras, what in ((photographed, "photographs"), (candidates, "pictures"))
+        )
+        seen = track(candidates, "candidates")
+        chosen = suggest(gaussians, seen, known, wanted, look.background, count=self.count, **look.how)
+        table = Table("view", "variance left", "at", "nearest photograph", "from it", "turned")
+        for rank, (index, left) in enumerate(chosen, 1):
+            camera = candidates[index]
+            distances = [float(np.linalg.norm(each.position - camera.position)) for each in photographed]
+            nearest = dataset.views[dataset.train[int(np.argmin(distances))]]
+            turned = np.degrees(np.arccos(np.clip(nearest.camera.forward @ camera.forward, -1, 1)))
+            at = ", ".join(f"{x:.3g}" for x in camera.position)
+            view, near = map(printable, (camera.name, nearest.name))
+            table.add_row(f"{rank}: {view}", f"{left:.0%}", at, near, f"{min(distances):.3g}", f"{turned:.0f}°")
+            shown = beside(look.draw(gaussians, camera), draw_uncertainty(gaussians, camera, known, look))
+            write_image(self.out / f"{rank}.png", shown)
+        console.print(table)
+        console.print(f"renders and their uncertainty are in {self.out}")
 
 
 @dataclass

@@ -86,7 +86,7 @@ class Shading:
             recorder,
             "shadeTangents",
             linear_groups(self.colors.size // 3),
-            directions=d_colors.size // self.colors.size,
+            directions=d_colors.size // max(self.colors.size, 1),
             v_means=d_means,
             v_features=FeatureArrays(d_features, None, None, self.features.stored),
             D_FEATURES=d_features is not None,

@@ -75,10 +75,14 @@ def render(
     else:
         _, alphas, meta = _rasterized(gaussians, camera, **how)
         if mode == "contributions":
-            heat = (meta["n_contrib"][0].float() / _HOTTEST).sqrt()[..., None].cpu().numpy()
-            return np.clip(3 * heat - np.arange(3, dtype=np.float32), 0, 1)
+            return heat((meta["n_contrib"][0].float() / _HOTTEST).sqrt().cpu().numpy())
         grey = alphas.clamp(0, 1).cpu().numpy()
     return np.repeat(grey, 3, axis=2).astype(np.float32)
+
+
+def heat(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Colours [H, W, 3] of values [H, W] from 0, black, through red and yellow to 1, white."""
+    return np.clip(3 * values[..., None] - np.arange(3, dtype=np.float32), 0, 1)
 
 
 def render_tensor(
@@ -255,7 +259,7 @@ class RenderSettings:
 
     @property
     def how(self) -> dict[str, Any]:
-        """The keyword arguments that `render`, `render_depth` and `inspect` share."""
+        """The settings that functions of pictures take beside the background."""
         return {"antialiased": self.antialiased, "near": self.near, "device": self.device}
 
 

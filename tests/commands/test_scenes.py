@@ -44,6 +44,19 @@ def test_render_views_and_video(run: Path) -> None:
     assert iio.imread(run.parent / "orbit.mp4").shape == (4, 48, 48, 3)
 
 
+def test_suggested_views_are_those_of_uncertain_pictures(run: Path, capture: Path) -> None:
+    output = done("suggest", run, "--among", "test", "--count", 2, cwd=run.parent)
+    assert all(f"images/{name}.png" in output for name in ("000", "008")) and "in suggestions" in output
+    pictures = [iio.imread(run.parent / "suggestions" / name) for name in ("1.png", "2.png")]
+    assert [picture.shape for picture in pictures] == [(32, 2 * 32 + 1, 3)] * 2
+    done("render", run, "--mode", "uncertainty", "--out", "uncertain", cwd=run.parent)
+    alone = [iio.imread(path) for path in sorted((run.parent / "uncertain").glob("*.png"))]
+    shown = [picture[:, 33:] for picture in pictures]
+    assert any(all(np.array_equal(a, b) for a, b in zip(alone, order, strict=True)) for order in (shown, shown[::-1]))
+    assert alone[0].any()
+    done("suggest", run / "scene.ply", "--data", capture, "--count", 1, "--out", "one", cwd=run.parent)
+
+
 def test_export_writes_what_training_wrote(run: Path) -> None:
     done("export", run, "again.ply", cwd=run.parent)
     assert (run.parent / "again.ply").read_bytes() == (run / "scene.ply").read_bytes()

@@ -161,6 +161,7 @@ def test_a_closed_output(shell: str, code: int, run: Path, tmp_path: Path) -> No
         ("render", "SCENE"),
         ("eval", "SCENE"),
         ("localize", "SCENE PHOTO"),
+        ("suggest", "SCENE"),
         ("export", "SCENE OUT"),
         ("edit", "IN [IN ...] OUT"),
         ("fit-image", "PICTURE"),
