@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import jvp, vmap
 
 from splat_py.base.errors import SplatError
-from splat_py.render.views import _BLACK, RenderSettings, heat, render_tensor
+from splat_py.render.views import BLACK, RenderSettings, heat, render_tensor
 from splat_py.scene.camera import Camera
 from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
@@ -36,7 +36,7 @@ _DIRECTIONS = 6
 def information(
     gaussians: Gaussians,
     cameras: Iterable[Camera],
-    background: ArrayLike | Environment = _BLACK,
+    background: ArrayLike | Environment = BLACK,
     *,
     probes: int = 4,
     seed: int = 0,
@@ -77,7 +77,7 @@ def uncertainty(
     gaussians: Gaussians,
     camera: Camera,
     known: dict[str, Tensor],
-    background: ArrayLike | Environment = _BLACK,
+    background: ArrayLike | Environment = BLACK,
     *,
     probes: int = 18,
     seed: int = 0,
@@ -118,7 +118,7 @@ def suggest(
     candidates: Iterable[Camera],
     known: dict[str, Tensor],
     wanted: dict[str, Tensor],
-    background: ArrayLike | Environment = _BLACK,
+    background: ArrayLike | Environment = BLACK,
     *,
     count: int = 4,
     probes: int = 4,

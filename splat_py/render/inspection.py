@@ -8,7 +8,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.base.errors import SplatError
-from splat_py.render.views import _BLACK, _rasterized
+from splat_py.render.views import BLACK, rasterized
 from splat_py.scene.camera import Camera
 from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
@@ -86,7 +86,7 @@ def inspect(
     camera: Camera,
     x: int,
     y: int,
-    background: ArrayLike | Environment = _BLACK,
+    background: ArrayLike | Environment = BLACK,
     *,
     v_pixel: ArrayLike | None = None,
     **how: object,
@@ -109,7 +109,7 @@ def inspect(
         raise SplatError(f"x, y is {x}, {y}; it must be a pixel of the camera's picture, {camera.width}×{camera.height}")
     ones = torch.ones(len(gaussians), 1, device=gaussians.means.device, requires_grad=True)
     with torch.enable_grad():
-        _, _, meta = _rasterized(gaussians, camera, extra_signals=ones, **how)  # type: ignore[arg-type]
+        _, _, meta = rasterized(gaussians, camera, extra_signals=ones, **how)  # type: ignore[arg-type]
         of_all = torch.autograd.grad(meta["render_extra_signals"][0, y, x, 0], ones)[0][:, 0].cpu().numpy()
     size = meta["tile_size"]
     starts = torch.cat([meta["isect_offsets"].reshape(-1).cpu(), torch.tensor([len(meta["flatten_ids"])])]).tolist()

@@ -14,7 +14,7 @@ from scipy.special import huber
 from torch.func import jvp, vmap
 
 from splat_py.base.errors import SplatError
-from splat_py.render.views import _BLACK, render, render_tensor
+from splat_py.render.views import BLACK, render, render_tensor
 from splat_py.scene.camera import Camera
 from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
@@ -67,7 +67,7 @@ def localize(
     gaussians: Gaussians,
     photograph: ArrayLike,
     camera: Camera | Sequence[Camera],
-    background: ArrayLike | Environment = _BLACK,
+    background: ArrayLike | Environment = BLACK,
     *,
     focal: bool = False,
     exposure: bool = True,

@@ -26,7 +26,7 @@ from splat_py.shaders.declarations import SlangSource
 
 # Pixels with this many contributions are white.
 _HOTTEST = 1024
-_BLACK = (0.0, 0.0, 0.0)
+BLACK = (0.0, 0.0, 0.0)
 # Points on the lens for depth of field.
 _POINTS = 32
 # Autofocus: the middle of a picture as a share of its sides, and the size of its depth map in pixels.
@@ -39,7 +39,7 @@ _FOLLOWING = 8.0
 def render(
     gaussians: Gaussians,
     camera: Camera,
-    background: ArrayLike | Environment = _BLACK,
+    background: ArrayLike | Environment = BLACK,
     *,
     mode: str = "color",
     scene_scale: float = 1.0,
@@ -73,7 +73,7 @@ def render(
         depths = render_depth(gaussians, camera, **how)[..., None]
         grey = np.where(depths > 0, scene_scale / (scene_scale + depths), 0)
     else:
-        _, alphas, meta = _rasterized(gaussians, camera, **how)
+        _, alphas, meta = rasterized(gaussians, camera, **how)
         if mode == "contributions":
             return heat((meta["n_contrib"][0].float() / _HOTTEST).sqrt().cpu().numpy())
         grey = alphas.clamp(0, 1).cpu().numpy()
@@ -88,7 +88,7 @@ def heat(values: NDArray[np.float32]) -> NDArray[np.float32]:
 def render_tensor(
     gaussians: Gaussians,
     camera: Camera,
-    background: ArrayLike | Environment = _BLACK,
+    background: ArrayLike | Environment = BLACK,
     *,
     viewmat: torch.Tensor | None = None,
     K: torch.Tensor | None = None,
@@ -99,8 +99,8 @@ def render_tensor(
 
     Other arguments and errors are those of `render`.
     """
-    behind = _BLACK if isinstance(background, Environment) else background
-    image, alphas, _ = _rasterized(gaussians, camera, behind, viewmat=viewmat, K=K, **how)
+    behind = BLACK if isinstance(background, Environment) else background
+    image, alphas, _ = rasterized(gaussians, camera, behind, viewmat=viewmat, K=K, **how)
     if isinstance(background, Environment):
         return image + (1 - alphas) * torch.from_numpy(background.colors(camera)).to(image.device)
     return image
@@ -109,7 +109,7 @@ def render_tensor(
 @torch.no_grad()
 def render_depth(gaussians: Gaussians, camera: Camera, **how: Any) -> NDArray[np.float32]:
     """Render expected depths [H, W] in world units, 0 in empty pixels. Other arguments and errors are those of `render`."""
-    images, alphas, _ = _rasterized(gaussians, camera, render_mode="RGB+ED", **how)
+    images, alphas, _ = rasterized(gaussians, camera, render_mode="RGB+ED", **how)
     return torch.where(alphas > 0, images[..., 3:], 0.0)[..., 0].cpu().numpy()
 
 
@@ -127,7 +127,7 @@ def render_normals(gaussians: Gaussians, camera: Camera, **how: Any) -> NDArray[
     if model not in (None, "pinhole") or (lens is not None and lens.fisheye):
         raise SplatError(f"{camera.name or 'the camera'} is no pinhole camera, but normals need one; undistort the photographs")
     camera = replace(camera, distortion=None)
-    images, alphas, _ = _rasterized(gaussians, camera, render_mode="RGB+ED", **how)
+    images, alphas, _ = rasterized(gaussians, camera, render_mode="RGB+ED", **how)
     pose, K = (torch.tensor(m, dtype=torch.float32, device=images.device) for m in (np.linalg.inv(camera.viewmat), camera.K))
     normals = depth_to_normal(images[..., 3:], pose, K)
     return torch.where(alphas > 0, normals, 0.0).cpu().numpy()
@@ -140,16 +140,16 @@ def blending_weights(gaussians: Gaussians, camera: Camera, counts: torch.Tensor,
     """
     with torch.enable_grad():
         colors = torch.ones(len(gaussians), 3, device=gaussians.means.device, requires_grad=True)
-        images, _, _ = _rasterized(gaussians, camera, colors=colors, **how)
+        images, _, _ = rasterized(gaussians, camera, colors=colors, **how)
         (images[..., 0] * counts.to(images)).sum().backward()
     assert colors.grad is not None
     return colors.grad[:, 0].cpu().numpy()
 
 
-def _rasterized(
+def rasterized(
     gaussians: Gaussians,
     camera: Camera,
-    background: ArrayLike = _BLACK,
+    background: ArrayLike = BLACK,
     *,
     render_mode: Any = "RGB",
     colors: torch.Tensor | None = None,

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from splat_py import Dataset
-from splat_py.render.views import _rasterized
+from splat_py.render.views import rasterized
 from splat_py.scene.data_options import DataOptions
 from splat_py.train.config import TrainConfig
 from splat_py.train.density import contributions
@@ -32,7 +32,7 @@ def test_a_contribution_is_what_a_picture_shows_of_one_gaussian(dataset: Dataset
     for view in dataset.train:
         for i in range(10):
             colors = torch.eye(10)[i][:, None].repeat(1, 3)
-            image, *_ = _rasterized(gaussians, dataset.views[view].camera, colors=colors, near=dataset.near)
+            image, *_ = rasterized(gaussians, dataset.views[view].camera, colors=colors, near=dataset.near)
             expected[i] = max(expected[i], float(image[..., 0].double().sum()))
     assert expected.max() > 20 > 1 > expected.min()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
