@@ -17,7 +17,7 @@ from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device, Operator
 from splat_py.gpu.sorting import PrefixSum, RadixSort
 from splat_py.image.fitting import ImageFitter
-from splat_py.image.rasterizers import RASTERIZERS
+from splat_py.image.rasterizers import RASTERIZERS, TileRasterizer, draw
 from splat_py.portable import splat_slang
 from splat_py.render.options import Options
 from splat_py.render.project import project
@@ -105,6 +105,7 @@ def cases() -> list[Case]:
         both = (*needs, Operator.FLOAT_ATOMICS)
         found.append(Case(f"image, {kind}, float atomics", "image", partial(_draw, kind, True), needs=both))
         found.append(Case(f"image, {kind}, compare-and-swap", "image", partial(_draw, kind, False), needs=needs))
+    found.append(Case("image, forward derivatives", "image", _image_tangents, needs=needs))
     for kind in ("group", "tiles"):
         found.append(Case(f"image, fitting step, {kind}", "image step", partial(_image_step, kind), needs=needs))
     needs = (Operator.VOLUME,)
@@ -298,6 +299,19 @@ def _draw(kind: str, native: bool, device: Device, stored: Arrays) -> Arrays:
         v_image = device.memory.array(inputs.v(43, stored["image"]))
         rasterizer.record_backward(recorder, parameters, v_image, v_parameters)
     return {"image": image.numpy(), "v_blobs": v_parameters.numpy()}
+
+
+def _image_tangents(device: Device, stored: Arrays) -> Arrays:
+    """The gradient as a Jacobian, from forward derivatives in the direction of each number, times the image's adjoint."""
+    raw = inputs.blobs()
+    tiles, parameters = TileRasterizer(device, inputs.BLOBS, WIDTH, HEIGHT), device.memory.array(raw)
+    draw(device, parameters, WIDTH, HEIGHT, tiles)
+    along = np.eye(raw.size, dtype=np.float32).reshape(raw.size, *raw.shape).swapaxes(0, 1)
+    jacobian = device.memory.empty((raw.size, 1, HEIGHT, WIDTH, 3))
+    with device.recording() as recorder:
+        tiles.record_tangents(recorder, parameters, device.memory.array(along.reshape(len(raw), -1)), jacobian)
+    v = np.tensordot(jacobian.numpy()[:, 0], inputs.v(43, stored["image"]), 3)
+    return {"v_blobs": v.reshape(raw.shape)}
 
 
 def _image_step(kind: str, device: Device, stored: Arrays) -> Arrays:
