@@ -9,7 +9,6 @@ derivatives are always by `tiles`. `autodiff` is for learning, and for checks of
 blobs, 400 at most; every number of blobs is compiled anew, and every pixel adds its own gradient.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,16 +21,7 @@ from splat_py.base.errors import SplatError
 from splat_py.base.fields import require_number
 from splat_py.gpu.accumulation import alert_not_deterministic
 from splat_py.gpu.arrays import Array
-from splat_py.gpu.autograd import (
-    Stage,
-    Tangents,
-    first_derivative,
-    forward_graph_break,
-    has_derivative,
-    load_state,
-    primal,
-    save_state,
-)
+from splat_py.gpu.autograd import Stage, Tangents, first_derivative, forward_graph_break, has_derivative, load_state, save_state
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
@@ -179,9 +169,9 @@ class TileRasterizer(Rasterizer):
         return self
 
     def record_tangents(self, recorder: Recorder, parameters: Array, d_parameters: Array, d_image: Array) -> None:
-        """Write the picture's tangents in K directions, [K, 1, H, W, 3], given those of blobs, [9, K · N]; call `record_render`
+        """Write the picture's tangents in K directions, [K, H, W, 3], given those of blobs, [9, K · N]; call `record_render`
         before."""
-        work, scratch, directions = self._rasterization, recorder.scratch, d_image.shape[0]
+        work, scratch, directions = self._rasterization, recorder.scratch, d_parameters.shape[1] // self._count
         assert work is not None
         opacities, conics = scratch((directions, self._count)), scratch((directions, self._count, 3))
         splats = Splats(scratch((directions, self._count, 2)), opacities, conics, opacities, self._splats.radii)
@@ -189,7 +179,7 @@ class TileRasterizer(Rasterizer):
         recorder.clear(backgrounds)
         tangents = replace(self._blobs(d_parameters), count=directions * self._count)
         self._record_evaluation(recorder, parameters, splats, colors, tangents)
-        image = replace(work.image, colors=d_image, alphas=scratch((*d_image.shape[:-1], 1)))
+        image = replace(work.image, colors=d_image, alphas=scratch((directions, *work.image.alphas.shape)))
         work.record_tangents(recorder, replace(work, splats=splats, colors=colors, backgrounds=backgrounds, image=image))
 
     def _record_rasterization(self, recorder: Recorder, image: Array) -> None:
@@ -347,7 +337,7 @@ def render(
     check_shape(params.shape)
     size = check_size(width, height)
     behind = torch.as_tensor(background, dtype=torch.float32, device=params.device)
-    if behind.shape != (3,) or not bool(((primal(behind) >= 0) & (primal(behind) <= 1)).all()):
+    if behind.shape != (3,) or not bool(((behind >= 0) & (behind <= 1)).all()):
         raise SplatError(f"background is {background!r}; it must be three numbers from 0 to 1")
     picture, _ = _Render.apply(params, *size, method)
     if not has_derivative(behind) and not behind.any():
@@ -360,11 +350,11 @@ def render(
 
 class _Render(Stage):
     @staticmethod
-    def forward(params: torch.Tensor, width: int, height: int, method: Method) -> tuple[torch.Tensor, Rasterizer]:
+    def forward(params: torch.Tensor, width: int, height: int, method: Method) -> tuple[torch.Tensor, tuple[Rasterizer, Array]]:
         device = device_for(params)
         rasterizer = rasterizer_for(device, params.shape[1], width, height, method)
-        image = draw(device, device.memory.array(params.detach().contiguous()), width, height, rasterizer)
-        return as_tensor(image, params), rasterizer
+        parameters = device.memory.array(params.detach().contiguous())
+        return as_tensor(draw(device, parameters, width, height, rasterizer), params), (rasterizer, parameters)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
@@ -372,31 +362,27 @@ class _Render(Stage):
 
     @staticmethod
     def jvp(ctx: Any, d_params: torch.Tensor, *_: None) -> tuple[torch.Tensor, None]:
-        rasterizer, (_, params) = load_state(ctx), ctx.saved_tensors
+        rasterizer, parameters = load_state(ctx)
 
         def push(directions: tuple[int, ...], given: list[Any]) -> tuple[torch.Tensor]:
-            device = rasterizer.device
-            parameters = device.memory.array(primal(params).contiguous())
-            tiles = rasterizer.drawn_by_tiles(parameters)
-            d_parameters = device.memory.array(given[0].movedim(-2, 0).flatten(1).contiguous())
-            d_image = device.memory.empty((math.prod(directions), *tiles.picture.shape))
-            with device.recording() as recorder:
+            tiles, memory = rasterizer.drawn_by_tiles(parameters), parameters.memory
+            d_parameters = memory.array(given[0].movedim(-2, 0).flatten(1).contiguous())
+            d_image = memory.empty((*directions, *tiles.picture.shape[1:]))
+            with tiles.device.recording() as recorder:
                 tiles.record_tangents(recorder, parameters, d_parameters, d_image)
-            return (as_tensor(d_image, params).reshape(*directions, *d_image.shape[2:]),)
+            return (as_tensor(d_image, given[0]),)
 
-        return *Tangents.of(push, [params], [d_params]), None
+        return *Tangents.of(push, ctx.saved_tensors[1:], [d_params]), None
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, v_image: torch.Tensor, _: None) -> tuple[torch.Tensor, None, None, None]:
         alert_not_deterministic("image.render")
-        rasterizer, (_, params) = load_state(ctx), ctx.saved_tensors
-        memory = rasterizer.device.memory
-        parameters = memory.array(params.detach().contiguous())
-        v_params = memory.empty(tuple(params.shape))
+        rasterizer, parameters = load_state(ctx)
+        v_params = parameters.memory.empty(parameters.shape)
         with rasterizer.device.recording() as recorder:
-            rasterizer.record_backward(recorder, parameters, memory.array(v_image.contiguous()), v_params)
-        return as_tensor(v_params, params), None, None, None
+            rasterizer.record_backward(recorder, parameters, parameters.memory.array(v_image.contiguous()), v_params)
+        return as_tensor(v_params, v_image), None, None, None
 
 
 def check_shape(shape: tuple[int, ...]) -> None:
