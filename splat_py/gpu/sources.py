@@ -2,8 +2,8 @@
 
 Reflection lists the globals of every module that a kernel is linked from, used or not. Here, declarations are read as sets of
 words: a declaration counts if the entry point mentions its name, directly or through other declarations. A method counts if
-its type and its name are mentioned; a derivative that an attribute names counts if anything is differentiated. Code that a
-specialisation switches off counts, too.
+its type and its name are mentioned; a derivative that an attribute names counts if anything is differentiated, forward only if
+its name ends in _fwd. Code that a specialisation switches off counts, too.
 """
 
 import ast
@@ -267,6 +267,8 @@ def mentioned(module: str, entry: str, types: tuple[str, ...] = ()) -> Globals:
             # The size of the entry point's workgroup is an attribute, too.
             if "bwd_diff" in called or (declaration.name == entry and home == module):
                 words |= declaration.derivatives
+            elif "fwd_diff" in called:
+                words |= {name for name in declaration.derivatives if name.endswith("_fwd")}
             for word in words:
                 found |= {other: place for other, place in named.get(word, ()) if place in visible[home]}
             for member in declaration.members:

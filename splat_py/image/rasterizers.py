@@ -4,9 +4,9 @@
     group     one kernel, in which each tile's workgroup tests every blob (kernels/image_group.slang)
     autodiff  every pixel blends every blob, and Slang differentiates the loop by itself (kernels/blobs.slang)
 
-`group` needs no lists and few launches, `tiles` does no more work than necessary: "auto" chooses between them. `autodiff` is
-for learning, and for checks of the others: its memory grows with the number of blobs, 400 at most; every number of blobs is
-compiled anew, and every pixel adds its own gradient.
+`group` needs no lists and few launches, `tiles` does no more work than necessary: "auto" chooses between them. Forward
+derivatives are always by `tiles`. `autodiff` is for learning, and for checks of the others: its memory grows with the number of
+blobs, 400 at most; every number of blobs is compiled anew, and every pixel adds its own gradient.
 """
 
 from collections.abc import Callable
@@ -21,10 +21,11 @@ from splat_py.base.errors import SplatError
 from splat_py.base.fields import require_number
 from splat_py.gpu.accumulation import alert_not_deterministic
 from splat_py.gpu.arrays import Array
-from splat_py.gpu.autograd import first_derivative, graph_break, load_state, save_state
+from splat_py.gpu.autograd import Stage, Tangents, first_derivative, forward_graph_break, has_derivative, load_state, save_state
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
+from splat_py.gpu.tensors import as_tensor
 from splat_py.image.options import Method
 from splat_py.render.images import Image, Rasterization
 from splat_py.render.options import Options
@@ -58,7 +59,7 @@ class Rasterizer:
     """
 
     def __init__(self, device: Device, blobs: int, width: int, height: int, native_atomics: bool | None = None) -> None:
-        self._device, self._count, self._width, self._height = device, blobs, width, height
+        self.device, self._count, self._width, self._height = device, blobs, width, height
         self._native = device.native_float_atomics if native_atomics is None else native_atomics
         self._allocate()
 
@@ -84,6 +85,12 @@ class Rasterizer:
         """Overwrite `v_parameters` [9, N] with the gradient from ∂L/∂image [H, W, 3]; call `record_render` before."""
         raise NotImplementedError
 
+    def drawn_by_tiles(self, parameters: Array) -> "TileRasterizer":
+        """Return a rasteriser that has drawn blobs [9, N] and can differentiate them forward; call `record_render` before."""
+        tiles = TileRasterizer(self.device, self._count, self._width, self._height)
+        draw(self.device, parameters, self._width, self._height, tiles)
+        return tiles
+
     def _blobs(self, parameters: Array) -> Blobs:
         return Blobs(parameters, self._count, self._width, self._height)
 
@@ -92,7 +99,7 @@ class TileRasterizer(Rasterizer):
     """Evaluates blobs once and sorts them by tile."""
 
     def _allocate(self) -> None:
-        device, blobs, width, height = self._device, self._count, self._width, self._height
+        device, blobs, width, height = self.device, self._count, self._width, self._height
         empty, full = device.memory.empty, device.memory.full
         tile = device.tuning.tile_size
         self._options = Options(tile, native_atomics=self._native, stop="ImageStop")
@@ -113,8 +120,8 @@ class TileRasterizer(Rasterizer):
         return self._image.colors
 
     def reserve(self, parameters: Array) -> None:
-        with self._device.recording() as recorder:
-            self._record_evaluation(recorder, parameters)
+        with self.device.recording() as recorder:
+            self._record_evaluation(recorder, parameters, self._splats, self._colors)
             self._binning.record_count(recorder)
         needed = int(self._binning.isect_count.numpy()[0])
         if needed > self._binning.capacity or self._binning.capacity == 0:
@@ -126,7 +133,7 @@ class TileRasterizer(Rasterizer):
         self._binning.reserve(capacity)
 
     def record_lists(self, recorder: Recorder, parameters: Array, status: Array | None = None, step: int = 0) -> None:
-        self._record_evaluation(recorder, parameters)
+        self._record_evaluation(recorder, parameters, self._splats, self._colors)
         self._binning.record_count(recorder)
         self._binning.record_lists(recorder)
         if status is not None:
@@ -158,24 +165,45 @@ class TileRasterizer(Rasterizer):
         groups, blobs = linear_groups(self._count), self._blobs(parameters)
         recorder.dispatch("blobs", "differentiateBlobs", groups, blobs=blobs, v_splats=self._v_splats, v_raw=v_parameters)
 
+    def drawn_by_tiles(self, parameters: Array) -> "TileRasterizer":
+        return self
+
+    def record_tangents(self, recorder: Recorder, parameters: Array, d_parameters: Array, d_image: Array) -> None:
+        """Write the picture's tangents in K directions, [K, H, W, 3], given those of blobs, [9, K · N]; call `record_render`
+        before."""
+        work, scratch, directions = self._rasterization, recorder.scratch, d_parameters.shape[1] // self._count
+        assert work is not None
+        opacities, conics = scratch((directions, self._count)), scratch((directions, self._count, 3))
+        splats = Splats(scratch((directions, self._count, 2)), opacities, conics, opacities, self._splats.radii)
+        colors, backgrounds = scratch((directions, self._count, 3)), scratch((directions, 3))
+        recorder.clear(backgrounds)
+        tangents = replace(self._blobs(d_parameters), count=directions * self._count)
+        self._record_evaluation(recorder, parameters, splats, colors, tangents)
+        image = replace(work.image, colors=d_image, alphas=scratch((directions, *work.image.alphas.shape)))
+        work.record_tangents(recorder, replace(work, splats=splats, colors=colors, backgrounds=backgrounds, image=image))
+
     def _record_rasterization(self, recorder: Recorder, image: Array) -> None:
         """Rasterise onto an image [H, W, 3]."""
         onto = replace(self._image, colors=image)
         parts = self._splats, self._colors, self._backgrounds, self._binning.lists(), onto
-        self._rasterization = Rasterization(self._device, *parts, self._options)
+        self._rasterization = Rasterization(self.device, *parts, self._options)
         self._rasterization.record(recorder)
 
-    def _record_evaluation(self, recorder: Recorder, parameters: Array) -> None:
+    def _record_evaluation(
+        self, recorder: Recorder, parameters: Array, splats: Splats, colors: Array, tangents: Blobs | None = None
+    ) -> None:
+        """Write splats, or their tangents from those of blobs."""
         recorder.stage("evaluate")
         recorder.dispatch(
             "blobs",
-            "evaluateBlobs",
-            linear_groups(self._count),
+            "evaluateBlobTangents" if tangents else "evaluateBlobs",
+            linear_groups(splats.count),
             blobs=self._blobs(parameters),
-            means2d=self._splats.means2d,
-            conics=self._splats.conics,
-            opacities=self._splats.opacities,
-            colors=self._colors,
+            d_blobs=tangents,
+            means2d=splats.means2d,
+            conics=splats.conics,
+            opacities=splats.opacities,
+            colors=colors,
         )
 
 
@@ -232,7 +260,7 @@ class GroupRasterizer(_SingleKernel):
 
     def _allocate(self) -> None:
         super()._allocate()
-        empty, size = self._device.memory.empty, (self._height, self._width)
+        empty, size = self.device.memory.empty, (self._height, self._width)
         self._others = {"final_T": empty(size), "n_contrib": empty(size, np.uint32)}
 
 
@@ -278,7 +306,7 @@ def draw(device: Device, parameters: Array, width: int, height: int, rasterizer:
     return image
 
 
-@graph_break
+@forward_graph_break
 def render(
     params: torch.Tensor,
     width: int,
@@ -287,7 +315,7 @@ def render(
     method: Method = "auto",
     background: torch.Tensor | ArrayLike = (0.0, 0.0, 0.0),
 ) -> torch.Tensor:
-    """Draw blobs differentiably.
+    """Draw blobs. Differentiable once, backward or forward (torch.func.jvp and jacfwd).
 
     Args:
         params: [9, N] float32 raw floats, any values: rows centre x, y; variance x, y; anisotropy; red, green, blue; opacity
@@ -311,35 +339,50 @@ def render(
     behind = torch.as_tensor(background, dtype=torch.float32, device=params.device)
     if behind.shape != (3,) or not bool(((behind >= 0) & (behind <= 1)).all()):
         raise SplatError(f"background is {background!r}; it must be three numbers from 0 to 1")
-    picture = _Render.apply(params, *size, method)
-    if not behind.requires_grad and not behind.any():
+    picture, _ = _Render.apply(params, *size, method)
+    if not has_derivative(behind) and not behind.any():
         return picture
     # White blobs on black show their coverage; a raw colour of 100 is squashed to exactly 1.
     white = torch.cat([params[:5], torch.full_like(params[5:8], 100.0), params[8:]])
-    return picture + (1 - _Render.apply(white, *size, method)) * behind
+    coverage, _ = _Render.apply(white, *size, method)
+    return picture + (1 - coverage) * behind
 
 
-class _Render(torch.autograd.Function):
+class _Render(Stage):
     @staticmethod
-    def forward(ctx: Any, params: torch.Tensor, width: int, height: int, method: Method) -> torch.Tensor:
+    def forward(params: torch.Tensor, width: int, height: int, method: Method) -> tuple[torch.Tensor, tuple[Rasterizer, Array]]:
         device = device_for(params)
         rasterizer = rasterizer_for(device, params.shape[1], width, height, method)
-        image = draw(device, device.memory.array(params.detach().contiguous()), width, height, rasterizer)
-        save_state(ctx, (device, rasterizer), params)
-        return image.tensor().to(params.device)
+        parameters = device.memory.array(params.detach().contiguous())
+        return as_tensor(draw(device, parameters, width, height, rasterizer), params), (rasterizer, parameters)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        save_state(ctx, output[1], inputs[0])
+
+    @staticmethod
+    def jvp(ctx: Any, d_params: torch.Tensor, *_: None) -> tuple[torch.Tensor, None]:
+        rasterizer, parameters = load_state(ctx)
+
+        def push(directions: tuple[int, ...], given: list[Any]) -> tuple[torch.Tensor]:
+            tiles, memory = rasterizer.drawn_by_tiles(parameters), parameters.memory
+            d_parameters = memory.array(given[0].movedim(-2, 0).flatten(1).contiguous())
+            d_image = memory.empty((*directions, *tiles.picture.shape[1:]))
+            with tiles.device.recording() as recorder:
+                tiles.record_tangents(recorder, parameters, d_parameters, d_image)
+            return (as_tensor(d_image, given[0]),)
+
+        return *Tangents.of(push, ctx.saved_tensors[1:], [d_params]), None
 
     @staticmethod
     @first_derivative
-    def backward(ctx: Any, v_image: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+    def backward(ctx: Any, v_image: torch.Tensor, _: None) -> tuple[torch.Tensor, None, None, None]:
         alert_not_deterministic("image.render")
-        device, rasterizer = load_state(ctx)
-        _, params = ctx.saved_tensors
-        memory = device.memory
-        parameters = memory.array(params.detach().contiguous())
-        v_params = memory.empty(tuple(params.shape))
-        with device.recording() as recorder:
-            rasterizer.record_backward(recorder, parameters, memory.array(v_image.contiguous()), v_params)
-        return v_params.tensor().to(params.device), None, None, None
+        rasterizer, parameters = load_state(ctx)
+        v_params = parameters.memory.empty(parameters.shape)
+        with rasterizer.device.recording() as recorder:
+            rasterizer.record_backward(recorder, parameters, parameters.memory.array(v_image.contiguous()), v_params)
+        return as_tensor(v_params, v_image), None, None, None
 
 
 def check_shape(shape: tuple[int, ...]) -> None:

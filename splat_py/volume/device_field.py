@@ -15,7 +15,7 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, Operator, persistent_groups
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
-from splat_py.gpu.tensors import words_of
+from splat_py.gpu.tensors import as_tensor, words_of
 from splat_py.render.cameras import Cameras
 from splat_py.scene.camera import Camera
 
@@ -120,10 +120,14 @@ class RayImage:
     depths: Array
 
     @classmethod
-    def empty(cls, device: Device, rays: int) -> Self:
+    def empty(cls, device: Device, *rays: int) -> Self:
         """Allocate arrays with undefined contents."""
         empty = device.memory.empty
-        return cls(empty((rays, 3)), empty(rays), empty(rays))
+        return cls(empty((*rays, 3)), empty(rays), empty(rays))
+
+    def tensors(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return them as tensors on the torch device of `like`."""
+        return as_tensor(self.colors, like), as_tensor(self.transmittances, like), as_tensor(self.depths, like)
 
 
 class GridSize(NamedTuple):
@@ -217,6 +221,25 @@ class DeviceField(ABC):
         adjoints = {"v_image": v_image, "v_rays": v_rays, "RAYS": v_rays is not None}
         self._dispatch(recorder, "volumeBackward", groups, march, gradients, **work, **adjoints)
 
+    def record_tangents(
+        self,
+        recorder: Recorder,
+        march: March,
+        rays: Rays,
+        background: Array,
+        d_rays: Rays,
+        d_background: Array,
+        d_field: Array,
+        d_image: RayImage,
+    ) -> None:
+        """March again and write tangents to `d_image`, given those of rays, background and the field, all [directions, …];
+        d_field [directions, floats] is in the order of a gradient."""
+        recorder.stage("tangents")
+        work = {"rays": rays, "background": background, "image": d_image, "first_ray": 0}
+        work |= {"d_rays": d_rays, "d_background": d_background, "d_field": d_field, "field_floats": d_field.shape[-1]}
+        for direction in range(d_background.size // 3):
+            self._dispatch(recorder, "volumeTangents", linear_groups(rays.slots), march, tangent_index=direction, **work)
+
     def record_training(
         self,
         recorder: Recorder,
@@ -293,16 +316,18 @@ class DeviceField(ABC):
     ) -> None:
         """Run an entry point of volume.slang."""
         v_field = gradients[0] if gradients else None
-        if self.groups:
+        on_cpu = self.groups and entry != "volumeTangents"
+        if on_cpu:
             arguments |= {"samples": None, **arguments, "REPLICAS": self.replicas, "CPU_DRIVER": True}
         else:
             arguments |= {"v_field_bits": v_field and v_field.as_uint32, "NATIVE_ATOMICS": self.device.native_float_atomics}
+            arguments = {"d_field": None, "field_floats": 0, "tangent_index": 0, **arguments}
         # A network output of 0 is a thin fog, of optical depth 1 along the longest side.
         unit_density = 1 / float(march.box.sides.max())
         arguments |= {"sampling": march, "size": self.size, "table_size": self.table_size, "unit_density": unit_density}
         # Only voxels have a separate kernel without skipping.
         arguments |= {**dict.fromkeys(_MEMORY), **self._memory(), "SKIP_EMPTY": True, **self._constants(march)}
-        module = "cpu/volume" if self.groups else "volume"
+        module = "cpu/volume" if on_cpu else "volume"
         recorder.dispatch(module, entry, groups, v_field=v_field, Field=self.kind, JITTER=march.jitter, **arguments)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout, atomic_path, load_npz, load_tensors, reason, save_tensors
 from splat_py.gpu.accumulation import alert_not_deterministic
-from splat_py.gpu.autograd import first_derivative, graph_break, load_state, save_state
+from splat_py.gpu.autograd import Stage, Tangents, first_derivative, forward_graph_break, load_state, primal, save_state
 from splat_py.gpu.device import Device, device_for, get_device
 from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors
 from splat_py.scene.camera import Camera
@@ -76,7 +76,7 @@ class Field(ABC):
             raise SplatError(f"steps_per_unit is {steps}; it must be above 0")
         return March(Box.of(self.box), float(steps), *how)
 
-    @graph_break
+    @forward_graph_break
     def march(
         self,
         rays_o: Tensor,
@@ -91,7 +91,7 @@ class Field(ABC):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return colours [..., 3], transmittances [...] and depths [...] of rays, as `volume.render` does for a grid.
 
-        Differentiable in the field's tensors, background and rays.
+        Differentiable once in the field's tensors, background and rays, backward or forward (torch.func.jvp and jacfwd).
 
         Args:
             background: [3] rgb; the field's by default.
@@ -110,14 +110,14 @@ class Field(ABC):
         check_shape("rays_d", rays_d, tuple(rays_o.shape))
         check_shape("background", background, (3,))
         check_finite_tensors({"rays_o": rays_o, "rays_d": rays_d, "background": background})
-        if (rays_d == 0).all(-1).any():
+        if (primal(rays_d) == 0).all(-1).any():
             raise SplatError("rays_d holds a direction of length 0; leave that ray out")
         march = self._march(steps_per_unit, jitter, seed, skip_empty)
         parameters, shape = self._parameters(), rays_o.shape[:-1]
         flat = (rays.reshape(-1, 3).contiguous() for rays in (rays_o, torch.nn.functional.normalize(rays_d, dim=-1)))
         size = (shape[-1], shape[-2]) if len(shape) > 1 and 0 not in shape else ()
         where = device_for(parameters[0], device)
-        color, transmittance, depth = _Render.apply(size, march, where, self._on_device, *flat, background, *parameters)
+        color, transmittance, depth = render_rays(size, march, where, self._on_device, *flat, background, *parameters)
         return color.reshape(*shape, 3), transmittance.reshape(shape), depth.reshape(shape)
 
     def render(
@@ -197,13 +197,20 @@ def _field_path(path: str | os.PathLike[str]) -> Path:
 def check_finite_tensors(tensors: dict[str, Tensor]) -> None:
     """Raise SplatError unless all their numbers are finite."""
     for name, tensor in tensors.items():
-        if not torch.isfinite(tensor).all():
+        if not torch.isfinite(primal(tensor)).all():
             raise SplatError(f"{name} holds a number that is not finite; check where it comes from")
 
 
-class _Render(torch.autograd.Function):
+@forward_graph_break
+def render_rays(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Refuse transformations of the field's tensors, which `march` does not receive as arguments."""
+    color, transmittance, depth, _ = _Render.apply(*arguments)
+    return color, transmittance, depth
+
+
+class _Render(Stage):
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Any]:
         size, march, device, field, rays_o, rays_d, background, *parameters = arguments
         array = device.memory.array
         volume = field(device, *(stored(device, part.detach()) for part in parameters))
@@ -213,13 +220,31 @@ class _Render(torch.autograd.Function):
         with device.recording() as recorder:
             volume.record_occupancy(recorder, march)
             volume.record_forward(recorder, march, rays, behind, image)
-        dtypes = [part.dtype for part in parameters]
-        save_state(ctx, (volume, march, rays, behind, image, dtypes), rays_o, rays_d, background, *parameters)
-        return as_tensor(image.colors, rays_o), as_tensor(image.transmittances, rays_o), as_tensor(image.depths, rays_o)
+        state = volume, march, rays, behind, image, [part.dtype for part in parameters]
+        return *image.tensors(rays_o), state
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        save_state(ctx, output[-1], *inputs[4:])
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        (volume, march, rays, behind, _, _), (_, *tensors) = load_state(ctx), ctx.saved_tensors
+
+        def push(directions: tuple[int, ...], given: list[Any]) -> tuple[Tensor, ...]:
+            array, d_image = volume.device.memory.array, RayImage.empty(volume.device, *directions, rays.count)
+            rays_o, rays_d, background = (array(tensor.contiguous()) for tensor in given[:3])
+            field = array(torch.cat([part.flatten(len(directions)).float() for part in given[3:]], -1))
+            with volume.device.recording() as recorder:
+                volume.record_tangents(recorder, march, rays, behind, Rays(rays_o, rays_d), background, field, d_image)
+            return d_image.tensors(given[0])
+
+        return *Tangents.of(push, tensors, tangents[4:]), None
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, *v_results: Tensor) -> tuple[Tensor | None, ...]:
+        v_results = v_results[:3]
         volume, march, rays, behind, image, dtypes = load_state(ctx)
         device = volume.device
         v_image = RayImage(*(device.memory.array(v.contiguous()) for v in v_results))

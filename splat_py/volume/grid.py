@@ -16,7 +16,7 @@ from splat_py.base.files import Layout
 from splat_py.fit.run_folder import require_layout
 from splat_py.fit.steps import Adam
 from splat_py.gpu.arrays import Array
-from splat_py.gpu.autograd import graph_break
+from splat_py.gpu.autograd import forward_graph_break
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
@@ -33,7 +33,7 @@ COEFFICIENTS = (1, 4, 9)
 _WALL = 0.01
 
 
-@graph_break
+@forward_graph_break
 def render(
     density: Tensor | Field,
     sh: Tensor | None,
@@ -58,11 +58,11 @@ def render(
     c = max(0, Σ_k Y_k(d) sh_k + ½). A ray stops where T falls to 1e-6: the rest of the light sees the background, and the
     gradient is that of the shorter sum.
 
-    Differentiable in density, sh, background, rays_o and rays_d, through all three results, in memory that does not depend on
-    N: only the results are saved, and the backward pass marches again. Gradients of rays are those of the sums above: samples
-    move with the ray and with the places where it enters and leaves the box, and δ changes. Piecewise constant quantities are
-    held: N, the random places in steps, the empty bricks, and the place where a ray stops. Trilinear interpolation has a kink
-    where a sample passes a plane of voxel centres.
+    Differentiable in density, sh, background, rays_o and rays_d, through all three results, backward or forward, in memory that
+    does not depend on N: only the results are saved, and a derivative marches again. Derivatives by rays are those of the sums
+    above: samples move with the ray and with the places where it enters and leaves the box, and δ changes. Piecewise constant
+    quantities are held: N, the random places in steps, the empty bricks, and the place where a ray stops. Trilinear
+    interpolation has a kink where a sample passes a plane of voxel centres.
 
     Args:
         density: [X, Y, Z] per world unit; voxel (i, j, k) has its centre at

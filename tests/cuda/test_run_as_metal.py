@@ -100,6 +100,7 @@ def test_as_metal(check: partial[None], cuda: CudaOnCpu, request: pytest.Fixture
         named(rest.test_adam.test_steps_that_do_not_count_and_inactive_rests_change_nothing, 6, 0),
         named(rest.test_adam.test_gradients_in_the_rows_of_splats, 1, True),
         named(rest.image_fits.test_rasterizers_take_the_same_steps, rest.GroupRasterizer),
+        named(rest.drawings.test_forward_derivatives, "tiles"),
         rest.portable_of(70),
         *training.between_steps(training.KINDS[:1]),
     ],

@@ -240,8 +240,9 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
 
 
 def _record_march(recorder: Recorder, volume: DeviceField, march: March, *gradients: Rays | None) -> None:
-    """Record a march, and a replay for each of these gradients of rays."""
+    """Record a march, its tangents, and a replay for each of these gradients of rays."""
     volume.record_forward(recorder, march, RAYS, empty(3), IMAGE)
+    volume.record_tangents(recorder, march, RAYS, empty(3), RAYS, empty((1, 3)), empty((1, 8)), IMAGE)
     for v_rays in gradients:
         volume.record_backward(recorder, march, RAYS, empty(3), IMAGE, IMAGE, volume.empty_gradients(), v_rays=v_rays)
 

@@ -69,6 +69,37 @@ def test_a_background(method: Method) -> None:
     torch.testing.assert_close(plain, picture.detach())
 
 
+@pytest.mark.parametrize("method", ["tiles", "group", "autodiff"])
+def test_forward_derivatives(method: Method) -> None:
+    """Against float64, and ⟨J v, u⟩ = ⟨v, Jᵀ u⟩ for blobs and background; in several directions as in one."""
+    rng = np.random.default_rng(44)
+    raw, (width, height), behind = blobs_of(rng, 12), (14, 9), torch.tensor([0.25, 0.5, 1.0])
+    params = torch.tensor(raw, dtype=torch.float32)
+
+    def picture(blobs: torch.Tensor, background: torch.Tensor) -> torch.Tensor:
+        return image.render(blobs, width, height, method=method, background=background)
+
+    leaves = params.clone().requires_grad_(), behind.clone().requires_grad_()
+    output = picture(*leaves)
+    u = torch.tensor(rng.normal(size=output.shape), dtype=torch.float32)
+    gradients = torch.autograd.grad(output, leaves, u)
+    # With the gradient's signs nothing cancels.
+    v = [torch.tensor(np.abs(rng.normal(size=g.shape)), dtype=torch.float32) * g.sign() for g in gradients]
+    one, other = (torch.zeros_like(part) for part in v)
+    for direction, gradient, along in (((v[0], other), gradients[0], v[0]), ((one, v[1]), gradients[1], v[1])):
+        _, tangent = torch.func.jvp(picture, (params, behind), direction)
+        expected = (gradient.double() * along.double()).sum()
+        torch.testing.assert_close((tangent.double() * u.double()).sum(), expected, rtol=1e-5, atol=0)
+    _, tangent = torch.func.jvp(lambda blobs: image.render(blobs, width, height, method=method), (params,), (v[0],))
+    twin, near = ref.render(raw + 1e-30j * v[0].double().numpy(), width, height)
+    slope = twin.imag / 1e-30
+    assert np.abs((tangent.numpy() - slope) * ~near[..., None]).max() <= 1e-5 * np.abs(slope).max()
+    directions = torch.stack([v[0] * k for k in range(8)])
+    jacobian = torch.func.jacfwd(lambda t: picture(params + torch.tensordot(t, directions, 1), behind))(torch.zeros(8))
+    _, expected = torch.func.jvp(picture, (params, behind), (v[0], other))
+    torch.testing.assert_close(jacobian, expected[..., None] * torch.arange(8), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("background", [(0.0, 1.0), (0.0, 0.5, 1.5), (0.0, 0.5, float("nan")), 0.5])
 def test_bad_backgrounds(background: object) -> None:
     says = r"background is .*; it must be three numbers from 0 to 1"

@@ -27,6 +27,7 @@ from tests.emulation.program import Order, Schedule
 from tests.emulation.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, every_order, named
 from tests.gpu import test_sorting
 from tests.image import scenes as pictures
+from tests.image import test_differentiable as drawings
 from tests.image import test_fit as image_fits
 from tests.image import test_rasterizers as rasterizers
 from tests.metal.device import MetalOnCpu
@@ -67,6 +68,7 @@ AS_ON_VULKAN = [
     named(test_adam.test_gradients_in_the_rows_of_splats, 1, True),
     named(test_adam.test_gradients_in_the_rows_of_splats, 3, False),
     *(named(image_fits.test_rasterizers_take_the_same_steps, kind) for kind in (GroupRasterizer, TileRasterizer)),
+    named(drawings.test_forward_derivatives, "tiles"),
     *(named(volume_fits.test_gradient_of_the_total_variation, size) for size in (3, 4)),
     *(portable_of(count) for count in (1, 70, 3000)),
 ]

@@ -1,5 +1,6 @@
 """Hash grids and own radiance fields through the volume kernels: against float64, every number and ray."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.refusals import refused
 from tests.volume import own_fields
 from tests.volume import reference as ref
 from tests.volume.reference import f64
-from tests.volume.test_march import BOX, Sums, add_up, random_rays
+from tests.volume.test_march import BOX, Sums, add_up, check_tangents, random_rays
 
 BACKGROUND = np.array([0.25, 0.5, 0.125], np.float32)
 STEPS_PER_UNIT = 9
@@ -59,8 +60,13 @@ def assert_like_reference(made: Any, count: int, inside: bool, seed: int | None 
         leaves += [a.requires_grad_() for a in singles]
         twins += [a.requires_grad_() for a in doubles]
     how |= {"jitter": seed is not None, "seed": seed or 0}
-    results = render(field, None, *singles, steps_per_unit=STEPS_PER_UNIT, **how)
-    found = torch.cat([results[0], results[1][:, None], results[2][:, None]], 1)
+
+    def march(*tensors: Tensor) -> tuple[Tensor]:
+        again = replace(field, **dict(zip(field._names, tensors, strict=False)))
+        results = render(again, None, *(tensors[numbers:] or singles), steps_per_unit=STEPS_PER_UNIT, **how)
+        return (torch.cat([results[0], results[1][:, None], results[2][:, None]], 1),)
+
+    (found,) = march(*leaves)
     box = f64(BOX)
     wanted = ref.march_through(
         lambda x, d: query((x - box[0]) / SIDE, d), box, f64(BACKGROUND), tuple(doubles), STEPS_PER_UNIT, seed
@@ -69,7 +75,9 @@ def assert_like_reference(made: Any, count: int, inside: bool, seed: int | None 
 
     v = f64(np.random.default_rng(1).normal(size=wanted.shape))
     expected = torch.autograd.grad(wanted, twins, v)
-    for i, (one, other) in enumerate(zip(torch.autograd.grad(found, leaves, v.float()), expected, strict=True)):
+    gradients = torch.autograd.grad(found, leaves, v.float())
+    check_tangents(march, leaves, [v.float()], gradients)
+    for i, (one, other) in enumerate(zip(gradients, expected, strict=True)):
         assert (other != 0).double().mean() > 0.5, i
         # Sums over many samples are as precise as the largest element; a ray as its own largest.
         scale = other.abs().amax(1, keepdim=True).clip(min=0.1) if i >= numbers else other.abs().max()

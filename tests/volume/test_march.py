@@ -5,12 +5,14 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from splat_py.gpu.device import Operator, get_device
 from splat_py.scene.camera import Camera
@@ -74,12 +76,31 @@ def render_and_replay(
     """splat_py's colours, transmittances and depths, and its gradients of density, sh, background and, with `of_rays`, rays."""
     arrays = field.density, field.sh, field.background, *rays
     tensors = [torch.tensor(a, dtype=torch.float16 if halves and i < 2 else torch.float32) for i, a in enumerate(arrays)]
+    options |= {"steps_per_unit": steps_per_unit, "contracted": field.contracted}
+
+    def march(density: Tensor, sh: Tensor, background: Tensor, *ends: Tensor) -> tuple[Tensor, ...]:
+        return render(density, sh, *(ends or tensors[3:]), field.box, background=background, **options)
+
     leaves = [tensor.requires_grad_() for tensor in (tensors if of_rays else tensors[:3])]
-    density, sh, background, *ends = tensors
-    options |= {"background": background, "steps_per_unit": steps_per_unit, "contracted": field.contracted}
-    results = render(density, sh, *ends, field.box, **options)
-    gradients = torch.autograd.grad(results, leaves, [torch.tensor(a, dtype=torch.float32) for a in v])
+    results, adjoint = march(*leaves), [torch.tensor(a, dtype=torch.float32) for a in v]
+    gradients = torch.autograd.grad(results, leaves, adjoint)
+    check_tangents(march, leaves, adjoint, gradients)
     return [r.detach().double().numpy() for r in results], [g.double().numpy() for g in gradients]
+
+
+def check_tangents(
+    function: Callable[..., Sequence[Tensor]], leaves: Sequence[Tensor], v: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> None:
+    """⟨J d, v⟩ = ⟨d, Jᵀ v⟩ for each input; d has the gradient's signs, so that nothing cancels."""
+    inputs = tuple(leaf.detach() for leaf in leaves)
+    for i, gradient in enumerate(gradients):
+        size = torch.rand(gradient.shape, generator=torch.Generator().manual_seed(i)) + 0.5
+        d = [torch.zeros_like(x) for x in inputs]
+        d[i] = (size * gradient.sign()).to(gradient.dtype)
+        _, tangents = torch.func.jvp(function, inputs, tuple(d))
+        found = sum((t.double() * w.double()).sum() for t, w in zip(tangents, v, strict=True))
+        rtol = 1e-3 if gradient.dtype == torch.float16 else 1e-5
+        torch.testing.assert_close(found, (d[i].double() * gradient.double()).sum(), rtol=rtol, atol=1e-6)
 
 
 def adjoints(count: int) -> tuple[Array, Array, Array]:

@@ -1,6 +1,6 @@
 """Cases of rendering: sums, sorts, the stages of a render, whole renders, images of blobs and radiance fields."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -17,7 +17,7 @@ from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device, Operator
 from splat_py.gpu.sorting import PrefixSum, RadixSort
 from splat_py.image.fitting import ImageFitter
-from splat_py.image.rasterizers import RASTERIZERS
+from splat_py.image.rasterizers import RASTERIZERS, TileRasterizer, draw
 from splat_py.portable import splat_slang
 from splat_py.render.options import Options
 from splat_py.render.project import project
@@ -105,12 +105,14 @@ def cases() -> list[Case]:
         both = (*needs, Operator.FLOAT_ATOMICS)
         found.append(Case(f"image, {kind}, float atomics", "image", partial(_draw, kind, True), needs=both))
         found.append(Case(f"image, {kind}, compare-and-swap", "image", partial(_draw, kind, False), needs=needs))
+    found.append(Case("image, forward derivatives", "image", _image_tangents, needs=needs))
     for kind in ("group", "tiles"):
         found.append(Case(f"image, fitting step, {kind}", "image step", partial(_image_step, kind), needs=needs))
     needs = (Operator.VOLUME,)
     for k, jitter in VOLUME_RENDERS:
         name = f"volume, {k} coefficients{', jitter' if jitter else ''}"
         found.append(Case(name, f"volume {k} {jitter}", partial(_march, k, jitter), needs=needs))
+    found.append(Case("volume, forward derivatives", "volume 1 False", _march_tangents, needs=needs))
     found.append(Case("volume, hash grid", "volume hash", _march_hash_grid, needs=needs))
     return [*found, Case("volume, fitting step", "volume step", _volume_step, needs=needs)]
 
@@ -254,8 +256,24 @@ def _outputs(kind: str, how: dict[str, Any]) -> dict[str, Tensor]:
     return {"image": image, "alphas": alphas}
 
 
-def _forward_derivatives(kind: str, device: Device, stored: Arrays) -> Arrays:
+def _by_jacobians(
+    outputs: Callable[[dict[str, Any]], dict[str, Tensor]],
+    given: dict[str, Any],
+    names: Sequence[str],
+    first: int,
+    stored: Arrays,
+) -> Arrays:
     """Gradients as Jacobians, from forward derivatives in the direction of each number, times the outputs' adjoints."""
+    found = {}
+    for name in names:
+        jacobians = torch.func.jacfwd(lambda values, name=name: outputs({name: values}))(given[name])
+        found[f"v_{name}"] = np.zeros(given[name].shape, np.float32)
+        for key, (output, jacobian) in enumerate(jacobians.items(), first):
+            found[f"v_{name}"] += np.tensordot(inputs.v(key, stored[output]), jacobian.numpy(), stored[output].ndim)
+    return found
+
+
+def _forward_derivatives(kind: str, device: Device, stored: Arrays) -> Arrays:
     projected = kind == "projected"
     given = vars(inputs.scene(cameras=2)) if projected else ray_inputs()
     how: dict[str, Any] = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in given.items()}
@@ -263,13 +281,8 @@ def _forward_derivatives(kind: str, device: Device, stored: Arrays) -> Arrays:
     how |= {"width": width, "height": height, "device": device}
     if projected:
         how |= {"colors": how.pop("sh"), "sh_degree": 3}
-    found = {}
-    for name in ("viewmats", "opacities"):
-        jacobians = torch.func.jacfwd(lambda values, name=name: _outputs(kind, how | {name: values}))(how[name])
-        v = np.zeros(how[name].shape, np.float32)
-        for key, (output, jacobian) in enumerate(jacobians.items(), 83 if projected else 85):
-            v += np.tensordot(inputs.v(key, stored[output]), jacobian.numpy(), stored[output].ndim)
-        found[f"v_{name}"] = v
+    names = "viewmats", "opacities"
+    found = _by_jacobians(lambda given: _outputs(kind, how | given), how, names, 83 if projected else 85, stored)
     v_viewmats = found.pop("v_viewmats")
     return found | {"v_rotations": v_viewmats[:, :3, :3], "v_translations": v_viewmats[:, :3, 3]}
 
@@ -300,6 +313,19 @@ def _draw(kind: str, native: bool, device: Device, stored: Arrays) -> Arrays:
     return {"image": image.numpy(), "v_blobs": v_parameters.numpy()}
 
 
+def _image_tangents(device: Device, stored: Arrays) -> Arrays:
+    """The gradient as a Jacobian, from forward derivatives in the direction of each number, times the image's adjoint."""
+    raw = inputs.blobs()
+    tiles, parameters = TileRasterizer(device, inputs.BLOBS, WIDTH, HEIGHT), device.memory.array(raw)
+    draw(device, parameters, WIDTH, HEIGHT, tiles)
+    along = np.eye(raw.size, dtype=np.float32).reshape(raw.size, *raw.shape).swapaxes(0, 1)
+    jacobian = device.memory.empty((raw.size, HEIGHT, WIDTH, 3))
+    with device.recording() as recorder:
+        tiles.record_tangents(recorder, parameters, device.memory.array(along.reshape(len(raw), -1)), jacobian)
+    v = np.tensordot(jacobian.numpy(), inputs.v(43, stored["image"]), 3)
+    return {"v_blobs": v.reshape(raw.shape)}
+
+
 def _image_step(kind: str, device: Device, stored: Arrays) -> Arrays:
     rasterizer = RASTERIZERS[kind](device, inputs.BLOBS, WIDTH, HEIGHT)
     picture = inputs.uniform(44, 0, 1, HEIGHT, WIDTH, 3)
@@ -311,8 +337,20 @@ def _image_step(kind: str, device: Device, stored: Arrays) -> Arrays:
 def _march(coefficients: int, jitter: bool, device: Device, stored: Arrays) -> Arrays:
     f = inputs.field(coefficients)
     leaves = leaves_of(density=f.density, sh=f.sh, background=f.background)
+    return with_gradients(_marched(coefficients, jitter, device, leaves), leaves, 56, stored)
+
+
+def _march_tangents(device: Device, stored: Arrays) -> Arrays:
+    leaves = {name: torch.from_numpy(getattr(inputs.field(1), name)) for name in ("density", "sh", "background")}
+    return _by_jacobians(
+        lambda given: _marched(1, False, device, leaves | given), leaves, ("density", "background"), 56, stored
+    )
+
+
+def _marched(coefficients: int, jitter: bool, device: Device, given: dict[str, Any]) -> dict[str, Tensor]:
+    f = inputs.field(coefficients)
     results = render(
-        **leaves,
+        **given,
         rays_o=torch.from_numpy(f.origins),
         rays_d=torch.from_numpy(f.directions),
         box=inputs.VOLUME_BOX,
@@ -321,7 +359,7 @@ def _march(coefficients: int, jitter: bool, device: Device, stored: Arrays) -> A
         seed=inputs.JITTER_SEED,
         device=device,
     )
-    return with_gradients(dict(zip(_MARCHED, results, strict=True)), leaves, 56, stored)
+    return dict(zip(_MARCHED, results, strict=True))
 
 
 def _march_hash_grid(device: Device, stored: Arrays) -> Arrays:
