@@ -125,8 +125,6 @@ class _Rasterize(Stage):
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
         work = load_state(ctx)
-        if work.options.with_hits:
-            raise NotImplementedError("distances along rays and normals have no forward derivative; use backward()")
         _, *tensors, _, _ = ctx.saved_tensors
 
         def push(directions: tuple[int, ...], given: list[Any]) -> tuple[Tensor, ...]:

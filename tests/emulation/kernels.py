@@ -502,11 +502,12 @@ def _record_tangents(recorder: Recorder) -> None:
         (Options(16, falloff="BetaKernel", extras=1), 3, False),
         (rays, 3, False),
         (replace(rays, camera_model="Fisheye"), 3, False),
+        (replace(rays, camera_model="Fisheye", with_hits=True), 7, False),
         (Options(16, primitive="Surfel"), 8, True),
     ):
         splats = replace(Splats.empty(DEVICE, 8, options=options), extras=empty((8, 1)) if options.extras else None)
         lists = Binning(DEVICE, splats, TileGrid(16, 2, 2, 1), options).lists(1)
-        image = Image.empty(DEVICE, 1, 8, 8, channels, distortion=distortion)
+        image = Image.empty(DEVICE, 1, 8, 8, channels, distortion=distortion, with_hits=options.with_hits)
         work = Rasterization(DEVICE, splats, empty((8, channels)), empty((1, channels)), lists, image, options)
         of_rays = empty((1, 8, 8, 6)) if options.with_rays else None
         for directions in (1, 2):

@@ -452,7 +452,7 @@ FORWARD = (
     *("an orthographic camera", "a fisheye", "an equirectangular camera", "a lens", "the unscented transform"),
     *("a rolling shutter", "a rolling shutter and the unscented transform", "along rays", "surfels, packed"),
     *("along a lens's rays", "along a fisheye's rays", "along an orthographic camera's rays"),
-    *("along an equirectangular camera's rays", "along a rolling shutter's rays"),
+    *("along an equirectangular camera's rays", "along a rolling shutter's rays", "distances along a fisheye's rays"),
     *("GeneralizedExponential", "BetaKernel", "SphericalGaussians", "ColorNetwork"),
 )
 

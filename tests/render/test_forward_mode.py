@@ -175,6 +175,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "along a rolling shutter's rays": lambda: rolling(with_eval3d=True),
     "an f-theta camera": of_ftheta,
     "along an f-theta camera's rays": lambda: of_ftheta(with_ut=True, with_eval3d=True, global_z_order=False),
+    "distances along a fisheye's rays": lambda: seen_by("fisheye", lens=True, with_eval3d=True, render_mode="RGB-d"),
+    "expected distances along moving rays": lambda: rolling(with_eval3d=True, render_mode="RGB-Ed"),
     "GeneralizedExponential": lambda: falling_off("GeneralizedExponential", beta=1.3),
     "BetaKernel": lambda: falling_off("BetaKernel", b=0.2),
     "an own falloff": lambda: falling_off(source(HEAVY_TAIL), power=3.0),
@@ -391,9 +393,3 @@ def test_functions_without_a_forward_derivative() -> None:
     image = torch.rand(8, 8, 3)
     with dual_level():
         refused("photometric_loss .* has no forward derivative", splat.photometric_loss, make_dual(image, image), image)
-
-
-def test_distances_along_rays_are_refused() -> None:
-    case = of_ftheta(with_ut=True, with_eval3d=True, render_mode="RGB-d")
-    with pytest.raises(NotImplementedError, match="distances along rays and normals have no forward derivative"):
-        pushed(case, {"means": random(*case.inputs["means"].shape)})
