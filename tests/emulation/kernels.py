@@ -240,9 +240,10 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
 
 
 def _record_march(recorder: Recorder, volume: DeviceField, march: March, *gradients: Rays | None) -> None:
-    """Record a march, its tangents, and a replay for each of these gradients of rays."""
+    """Record a march, and with gradients of rays its tangents and a replay for each of them."""
     volume.record_forward(recorder, march, RAYS, empty(3), IMAGE)
-    volume.record_tangents(recorder, march, RAYS, empty(3), RAYS, empty((1, 3)), empty((1, 8)), IMAGE)
+    if gradients:
+        volume.record_tangents(recorder, march, RAYS, empty(3), RAYS, empty((1, 3)), empty((1, 8)), IMAGE)
     for v_rays in gradients:
         volume.record_backward(recorder, march, RAYS, empty(3), IMAGE, IMAGE, volume.empty_gradients(), v_rays=v_rays)
 
@@ -445,7 +446,7 @@ def _record_along_rays(recorder: Recorder) -> None:
         (still, CAMERAS, DENSE),
         (moving, poses, PACKED),
         (replace(still, camera_model="Pinhole", camera_gradient=True, with_ut=True), CAMERAS, DENSE),
-        (replace(still, camera_model="Pinhole", camera_gradient=True, own_rays=True), CAMERAS, PACKED),
+        (replace(still, camera_model="Pinhole", own_rays=True), CAMERAS, PACKED),
     ):
         _record_projection(recorder, SCENE, cameras, options, ids)
         _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=ids)
