@@ -9,7 +9,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import LARGEST, Range, check_fields, dataclass_of
-from splat_py.commands.terminal import FitBar, OnDevice, console, explicit_options, left_out, track
+from splat_py.commands.terminal import FitBar, OnDevice, console, explicit_options, left_out, require_folder, track
 from splat_py.fit import run_folder
 from splat_py.image.options import Method
 from splat_py.scene.data_options import DataOptions
@@ -82,8 +82,7 @@ class FitImage(OnDevice):
     resume: bool = False
 
     def run(self) -> None:
-        if self.out.exists() and not self.out.is_dir():
-            raise SplatError(f"--out {self.out} is a file; name a folder")
+        require_folder(self.out)
         if self.picture.is_dir():
             raise SplatError(f"{self.picture} is a folder; name one picture in it")
         if not self.picture.exists():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from splat_py.base.errors import SplatError, printable
-from splat_py.commands.terminal import OnDevice, console, print_error, track
+from splat_py.commands.terminal import OnDevice, console, print_error, require_folder, track
 from splat_py.scene import sources
 from splat_py.scene.data_options import DataOptions
 from splat_py.scene.sources import MODES, require_cameras, require_scene
@@ -201,6 +201,8 @@ class Render(OnDevice):
         """Refuse invalid options before torch is imported."""
         if self.out is None and self.video is None:
             raise SplatError("nothing to render: name a folder with --out, a file with --video, or both")
+        if self.out is not None:
+            require_folder(self.out)
         if self.views not in ("test", "train", "all"):
             raise SplatError(f"--views is {self.views!r}; use test, train or all")
         if self.mode not in (*MODES, "uncertainty"):
@@ -253,11 +255,12 @@ class Suggest(OnDevice):
             raise SplatError(f"--among is {self.among!r}; use {', '.join(_PATHS)}, test or a .json file of keyframes")
         if not 1 <= self.count <= _CANDIDATES:
             raise SplatError(f"--count is {self.count}; it must be from 1 to {_CANDIDATES}")
+        require_folder(self.out)
         self.source.check()
         require_scene(self.source.scene, self.source.data)
         require_cameras(self.source.scene, self.source.data)
         import numpy as np
-        from rich.table import Table
+        from rich.table import Column, Table
 
         from splat_py.gpu.device import get_device
         from splat_py.render.information import draw_uncertainty, information, suggest
@@ -285,7 +288,7 @@ class Suggest(OnDevice):
         )
         seen = track(candidates, "candidates")
         chosen = suggest(gaussians, seen, known, wanted, look.background, count=self.count, **look.how)
-        table = Table("view", "variance left", "at", "nearest photograph", "from it", "turned")
+        table = Table(Column("view", no_wrap=True), "variance left", "at", "nearest photograph", "from it", "turned")
         for rank, (index, left) in enumerate(chosen, 1):
             camera = candidates[index]
             distances = [float(np.linalg.norm(each.position - camera.position)) for each in photographed]

@@ -14,7 +14,7 @@ import rich.progress
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from splat_py.base.errors import printable
+from splat_py.base.errors import SplatError, printable
 
 if TYPE_CHECKING:
     from splat_py.gpu.device import Device
@@ -81,6 +81,12 @@ def show_warning(message: Warning | str, category: type[Warning] = UserWarning, 
     # Pillow warns of damage and sizes that splat_py checks itself.
     if not console.quiet and "PIL" not in Path(filename).parts:
         print_error(message)
+
+
+def require_folder(out: Path) -> None:
+    """Raise SplatError if pictures cannot be written into `out`."""
+    if out.exists() and not out.is_dir():
+        raise SplatError(f"--out {out} is a file; name a folder")
 
 
 def explicit_options() -> frozenset[str]:
