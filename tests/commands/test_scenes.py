@@ -46,7 +46,7 @@ def test_render_views_and_video(run: Path) -> None:
 
 def test_suggested_views_are_those_of_uncertain_pictures(run: Path, capture: Path) -> None:
     output = done("suggest", run, "--among", "test", "--count", 2, cwd=run.parent)
-    assert all(f"images/{name}.png" in output for name in ("000", "008")) and "in suggestions" in output
+    assert all(f"images/{name}.png" in output for name in ("000", "008")) and "in suggestions" in output, output
     pictures = [iio.imread(run.parent / "suggestions" / name) for name in ("1.png", "2.png")]
     assert [picture.shape for picture in pictures] == [(32, 2 * 32 + 1, 3)] * 2
     done("render", run, "--mode", "uncertainty", "--out", "uncertain", cwd=run.parent)
