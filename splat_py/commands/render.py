@@ -147,7 +147,6 @@ class Render(OnDevice):
     def run(self) -> None:
         self._check()
         from splat_py.gpu.device import get_device
-        from splat_py.render.information import draw_uncertainty, information
         from splat_py.render.views import focuses, through_lens
         from splat_py.scene.camera import film_camera
         from splat_py.scene.camera_paths import PATHS, KeyframePath
@@ -169,6 +168,8 @@ class Render(OnDevice):
 
         shot = partial(look.draw, gaussians, mode=self.mode)
         if self.mode == "uncertainty" and dataset is not None:
+            from splat_py.render.information import draw_uncertainty, information
+
             photographed = [dataset.views[view].camera for view in dataset.train]
             known = information(gaussians, track(photographed, "photographs"), look.background, **look.how)
             shot = partial(draw_uncertainty, gaussians, known=known, look=look)

@@ -166,7 +166,7 @@ def _tiles(tile_size: int, device: Device, stored: Arrays) -> Arrays:
 
 
 def _rasterize(channels: int, options: Options, device: Device, stored: Arrays) -> Arrays:
-    return rasterized(inputs.splats(channels), *size_for(channels), options, device, stored)
+    return _rasterized(inputs.splats(channels), *size_for(channels), options, device, stored)
 
 
 def size_for(channels: int) -> tuple[int, int]:
@@ -179,14 +179,14 @@ def _crowd(options: Options, segment: int | None, device: Device, stored: Arrays
     # The most splats of a tile that one dispatch blends.
     device.tuning = replace(tuning, segment=segment)
     try:
-        results = rasterized(inputs.crowd(), inputs.CROWD_SIDE, inputs.CROWD_SIDE, options, device, stored)
+        results = _rasterized(inputs.crowd(), inputs.CROWD_SIDE, inputs.CROWD_SIDE, options, device, stored)
     finally:
         device.tuning = tuning
     sampled = ("v_means2d", "v_conics", "v_opacities", "v_colors")
     return {name: values[:, :: inputs.CROWD_EVERY] if name in sampled else values for name, values in results.items()}
 
 
-def rasterized(s: SimpleNamespace, width: int, height: int, options: Options, device: Device, stored: Arrays) -> Arrays:
+def _rasterized(s: SimpleNamespace, width: int, height: int, options: Options, device: Device, stored: Arrays) -> Arrays:
     leaves = leaves_of(means2d=s.means2d, conics=s.conics, opacities=s.opacities, colors=s.colors, backgrounds=s.backgrounds)
     plain = _projected(s)
     splats = replace(plain, **{name: leaves[name] for name in ("means2d", "conics", "opacities")})
