@@ -1,9 +1,10 @@
 """Helpers for autograd functions, which keep their state as long as torch keeps the graph, are differentiable once, and break
 the graphs of torch.compile."""
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -88,6 +89,8 @@ def save_state(ctx: Any, state: Any, *tensors: Tensor | None) -> None:
         ctx.state = state
     else:
         handle.untyped_storage().state = state  # type: ignore[attr-defined]
+    # Hooks may allow saved tensors to be unpacked only once.
+    ctx.may_be_early = hooks is None
     ctx.save_for_backward(handle, *tensors)
     ctx.save_for_forward(handle, *tensors)
 
@@ -108,6 +111,9 @@ def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
                 "splat_py's gradients cannot be computed in batches; leave is_grads_batched and vectorize out, "
                 "and differentiate one output after another"
             )
+        early: _Early | None = ctx.__dict__.pop("early", None)
+        if early is not None and early.fits(gradients):
+            return early.results
         context = _Context(ctx)
         if any(map(_has_tangent, (*context.saved_tensors, *gradients))):
             refuse_second_derivative(ctx)
@@ -129,9 +135,55 @@ class _Context:
     def __init__(self, ctx: Any) -> None:
         self._ctx = ctx
         self.saved_tensors = ctx.saved_tensors
+        self.create_graph = torch.is_grad_enabled()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ctx, name)
+
+
+class _Early(NamedTuple):
+    """Results of a backward pass that ran before torch came to it."""
+
+    gradients: Sequence[Tensor | None]
+    versions: list[int]  # of the gradients, which rise when hooks change them in place
+    results: Any
+
+    def fits(self, gradients: Sequence[Tensor | None]) -> bool:
+        """True if torch has passed the expected gradients on."""
+        same = all(given is expected for given, expected in zip(gradients, self.gradients, strict=True))
+        return same and self.versions == _versions(gradients)
+
+
+def _versions(gradients: Sequence[Tensor | None]) -> list[int]:
+    return [0 if gradient is None else gradient._version for gradient in gradients]
+
+
+def backward_early(ctx: Any, gradients: Sequence[Tensor | None]) -> None:
+    """Run the backward passes of the stages that made a stage's input tensors, so that one submission holds them all. Torch
+    takes their results when it comes to these stages, unless hooks or other uses of the tensors have changed the gradients.
+
+    Args:
+        gradients: of the stage's input tensors, those that are not None.
+    """
+    if ctx.create_graph or not all(_is_stage_or_leaf(node) for node, _ in ctx.next_functions):
+        return
+    expected: dict[Any, dict[int, Tensor | None]] = defaultdict(dict)
+    for (node, output), gradient in zip(ctx.next_functions, gradients, strict=True):
+        if getattr(node, "may_be_early", False) and torch._C._will_engine_execute_node(node):
+            expected[node][output] = gradient
+    # Shading, whose colours are among the last tensors, before projection.
+    for node, by_output in reversed(expected.items()):
+        given = [by_output.get(output) for output in range(len(node._input_metadata))]
+        node.early = _Early(given, _versions(given), node._forward_cls.backward(node, *given))
+
+
+def _is_stage_or_leaf(node: Any) -> bool:
+    """True unless a tensor comes from operations that may also use results of stages, whose gradients would be incomplete."""
+    if hasattr(node, "may_be_early"):
+        return True
+    while node is not None and len(node.next_functions) == 1:
+        node = node.next_functions[0][0]
+    return node is None or not node.next_functions
 
 
 def refuse_second_derivative(ctx: Any, *_: Tensor) -> Any:

@@ -258,6 +258,7 @@ class _Project(Stage):
         of_splats = *gradients[:4], *gradients[-3:-1]
         v = _gradients(work, device, of_splats, ctx.saved_tensors[5].shape[:-2], of_cameras)
         if work.options.sparse_grad:
+            device.flush()
             ids = as_tensor(work.splats.ids.gaussians, v.means).view(torch.int32).long().unique()
             sparse: list[Any] = [None if dense is None else sparse_rows(dense, ids) for dense in v[:3]]
             v = v._replace(means=sparse[0], quats=sparse[1], scales=sparse[2])
@@ -340,6 +341,7 @@ def _gradients(
         found = found._replace(covars=as_tensor(v.covars, like))
     if not of_cameras:
         return found
+    device.flush()
     rows = as_tensor(v_cameras, like)
     v_viewmats, v_Ks, v_lenses = (part.unflatten(0, lead) for part in camera_gradients(rows))
     v_last = pose_gradients(rows[:, -POSE_ROW:]).unflatten(0, lead) if cameras.rolling else None

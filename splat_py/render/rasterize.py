@@ -7,7 +7,16 @@ import torch
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
-from splat_py.gpu.autograd import Stage, Tangents, first_derivative, forward_graph_break, graph_break, load_state, save_state
+from splat_py.gpu.autograd import (
+    Stage,
+    Tangents,
+    backward_early,
+    first_derivative,
+    forward_graph_break,
+    graph_break,
+    load_state,
+    save_state,
+)
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.tensors import as_tensor, check_tensors
 from splat_py.render.images import Image, Rasterization
@@ -88,7 +97,8 @@ def rasterize(
         image = Image.empty(
             device, *size, distortion=distortion and is_last, median=median and is_last, with_hits=options.with_hits and is_last
         )
-        placed = splats.means2d, splats.conics, splats.opacities, colors[..., part], behind, splats.extras, splats.rays
+        blended = colors if channels <= length else colors[..., part]
+        placed = splats.means2d, splats.conics, splats.opacities, blended, behind, splats.extras, splats.rays
         images.append(_Rasterize.apply(*placed, splats, tiles, image, options, device))
     parts, alphas, works = zip(*images, strict=True)
     if len(parts) > 1:
@@ -146,12 +156,15 @@ class _Rasterize(Stage):
     @first_derivative
     def backward(ctx: Any, v_images: Tensor, v_alphas: Tensor, _: None) -> tuple[Tensor | None, ...]:
         work = load_state(ctx)
-        needed = ctx.needs_input_grad
-        v = _gradients(work, v_images, v_alphas, ctx.saved_tensors[3].shape, of_backgrounds=needed[4], of_rays=needed[6])
-        if work.options.absgrad:
-            ctx.means2d.absgrad = v.absgrad
-        v_backgrounds = None if v.backgrounds is None else v.backgrounds.reshape(ctx.saved_tensors[5].shape)
-        return v.means2d, v.conics, v.opacities, v.colors, v_backgrounds, v.extras, v.rays, *(None,) * 5
+        needed, (_, *tensors, _, _) = ctx.needs_input_grad, ctx.saved_tensors
+        with work.device.recording():
+            v = _gradients(work, v_images, v_alphas, tensors[2].shape, of_backgrounds=needed[4], of_rays=needed[6])
+            if work.options.absgrad:
+                ctx.means2d.absgrad = v.absgrad
+            v_backgrounds = None if v.backgrounds is None else v.backgrounds.reshape(tensors[4].shape)
+            gradients = v.means2d, v.conics, v.opacities, v.colors, v_backgrounds, v.extras, v.rays
+            backward_early(ctx, [v for v, tensor in zip(gradients, tensors, strict=True) if tensor is not None])
+        return *gradients, *(None,) * 5
 
 
 class RasterizationGradients(NamedTuple):

@@ -351,6 +351,8 @@ def _gradients(
         # CPU drivers have memory for registers.
         summed = device.software and work.cameras.per_scene > 1
         work.record_backward(recorder, view, v_means, of_features, v_cameras, v_weights=v_weights, summed=summed)
+    if of_cameras or halves:
+        device.flush()
     v_viewmats = camera_gradients(as_tensor(v_cameras, v_colors))[0].unflatten(0, lead) if of_cameras else None
     found = as_tensor(v_features, v_colors)
     if halves:

@@ -49,7 +49,37 @@ def test_few_submissions_and_dispatches(packed: bool, submissions: int, dispatch
         images = render(inputs, packed=packed)
         assert (submit.call_count, dispatch.call_count) == (submissions, dispatches)
         images.sum().backward()
-        assert submit.call_count == submissions + 2
+        assert submit.call_count == submissions + 1
+
+
+def doubled_in_place(gradient: Tensor) -> None:
+    gradient.mul_(2)
+
+
+@pytest.mark.parametrize("hook", [lambda gradient: 2 * gradient, doubled_in_place])
+def test_hooks_between_stages_change_what_earlier_stages_get(hook: Any) -> None:
+    inputs = inputs_of()
+    colors, others = inputs["colors"], [value for name, value in inputs.items() if name not in ("colors", "backgrounds")]
+
+    def gradients(on_splats: bool) -> list[Tensor]:
+        images, _, meta = rasterization(**inputs, width=WIDTH, height=HEIGHT, packed=False)
+        if on_splats:
+            for name in ("means2d", "conics", "opacities"):
+                meta[name].register_hook(hook)
+        return list(torch.autograd.grad(images.sum(), [colors, *others], allow_unused=True))
+
+    plain, doubled = gradients(False), gradients(True)
+    torch.testing.assert_close(doubled, [plain[0], *(None if v is None else 2 * v for v in plain[1:])], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("of_cameras", [False, True])
+def test_a_backward_pass_with_harmonics_is_one_submission_or_two_for_cameras(of_cameras: bool) -> None:
+    inputs = inputs_of(colors=(4, 3))
+    inputs |= {name: inputs[name].detach().requires_grad_(of_cameras) for name in ("viewmats", "Ks")}
+    images = render(inputs, packed=False, sh_degree=1)
+    with patch.object(Recorder, "submit", autospec=True, side_effect=Recorder.submit) as submit:
+        images.sum().backward()
+        assert submit.call_count == 1 + of_cameras
 
 
 @pytest.mark.parametrize("packed", [False, True])
