@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from splat_py.train.config import TrainConfig as TrainConfig
     from splat_py.train.photometric_loss import photometric_loss as photometric_loss
     from splat_py.train.photometric_loss import ssim as ssim
+    from splat_py.train.run import RunFolder as RunFolder
     from splat_py.train.trainer import Trainer as Trainer
 else:
     from splat_py.base.lazy import lazy, typed_homes

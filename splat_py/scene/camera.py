@@ -11,6 +11,7 @@ from scipy.spatial.transform import Rotation
 
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import require_number
+from splat_py.base.html import table
 
 if TYPE_CHECKING:
     from splat_py.gpu.kernels import UserType
@@ -114,6 +115,17 @@ class Camera:
             if not 1 <= side <= MOST_DISTANCE or int(side) != side:
                 raise SplatError(f"{label}: {field} is {side}; it must be a whole number from 1")
             object.__setattr__(self, field, int(side))
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "size": f"{self.width}×{self.height}",
+            "focal lengths": f"{self.K[0, 0]:.5g}, {self.K[1, 1]:.5g} pixels",
+            "principal point": f"{self.K[0, 2]:.5g}, {self.K[1, 2]:.5g}",
+            "position": np.array2string(self.position, precision=4),
+            "forward": np.array2string(self.forward, precision=4),
+            "lens": "pinhole" if self.distortion is None else self.distortion,
+        }
+        return table(f"Camera {self.name}", rows)
 
     @property
     def position(self) -> Float64Array:

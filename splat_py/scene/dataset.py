@@ -17,15 +17,18 @@ from numpy.typing import ArrayLike, NDArray
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import LARGEST, require_number
 from splat_py.base.files import refusing, regular
+from splat_py.base.html import table
 from splat_py.scene.camera import MOST_DISTANCE, Camera, Distortion, camera_extent, find_focus
 from splat_py.scene.colmap import read_colmap, read_observations
 from splat_py.scene.images import Capture, ImageStore, Points, View, late_progress, undistorted
-from splat_py.scene.pictures import Pixels, UInt8Array, read_picture
+from splat_py.scene.pictures import Pixels, UInt8Array, read_picture, thumbnail
 from splat_py.scene.sources import Format, find_model, require_capture
 from splat_py.scene.transforms import read_transforms
 
 DEFAULT_MEMORY_LIMIT = 4 << 30
 NEAR = 0.01
+# Photographs that a notebook shows.
+_THUMBNAILS = 8
 # The most numbers in a .npy file, and the smallest depth in world units.
 _MOST_PIXELS, _LEAST = 1 << 28, 1e-6
 
@@ -58,6 +61,17 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.views)
+
+    def _repr_html_(self) -> str:
+        camera = self.views[0].camera
+        rows = {
+            "photographs": f"{len(self.train)} to train on, {len(self.test)} held out",
+            "size": f"{camera.width}×{camera.height}",
+            "points": 0 if self.points is None else f"{len(self.points[0]):,}",
+            "scene_scale": f"{self.scene_scale:.4g}",
+        }
+        shown = range(0, len(self), -(-len(self) // _THUMBNAILS))
+        return table(self.root.name, rows) + "".join(thumbnail(self.image(i), self.views[i].name) for i in shown)
 
     @property
     def near(self) -> float:

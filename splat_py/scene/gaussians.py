@@ -15,6 +15,7 @@ from scipy.spatial import cKDTree
 
 from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path, reason, regular
+from splat_py.base.html import histogram, table
 from splat_py.scene.formats import glb, ply, sog, splat
 from splat_py.scene.formats.packing import FLOAT32_LOGS, StoredGaussians
 from splat_py.scene.formats.packing import SH_C0 as SH_C0
@@ -125,7 +126,7 @@ def _sizes_lost(ending: str, gaussians: StoredGaussians, held: tuple[float, floa
     return [f"sizes of {larger:,} of {count:,} Gaussians, with deviations above {np.exp(held[1]):.3g}"] if larger else []
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Gaussians:
     """N anisotropic Gaussians with unconstrained parameters for optimisation. All tensors are float32.
 
@@ -157,6 +158,19 @@ class Gaussians:
 
     def __len__(self) -> int:
         return self.means.shape[0]
+
+    def __repr__(self) -> str:
+        return f"Gaussians({', '.join(f'{name}={value}' for name, value in self._summary().items())})"
+
+    def _repr_html_(self) -> str:
+        with torch.no_grad():
+            sizes = self.log_scales.amax(-1).cpu() / math.log(10)
+            pictures = histogram("opacities", self.opacities.cpu()), histogram("log10 of largest scales", sizes)
+        return table("Gaussians", self._summary()) + "".join(pictures)
+
+    def _summary(self) -> dict[str, object]:
+        types = {slot: name for slot, (name, _) in self.types.items()}
+        return {"count": f"{len(self):,}", **types, "sh_degree": self.sh_degree, "device": self.means.device}
 
     @property
     def scales(self) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """Pictures and videos as files: read, after a check of the header, and written."""
 
+import base64
 import math
 import re
 import struct
@@ -7,6 +8,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from html import escape
 from io import BytesIO
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -133,6 +135,12 @@ def shrunk(image: NDArray[Any], longest: int) -> NDArray[Any]:
         return image
     size = max(round(width * scale), 1), max(round(height * scale), 1)
     return cv2.resize(np.ascontiguousarray(image), size, interpolation=cv2.INTER_AREA)
+
+
+def thumbnail(pixels: UInt8Array, caption: str) -> str:
+    """An rgb picture [H, W, 3 or more] in HTML, at most 120 pixels a side; the caption shows under the pointer."""
+    data = base64.b64encode(cv2.imencode(".jpg", shrunk(pixels[..., 2::-1], 120))[1].tobytes()).decode()
+    return f"<img style='display:inline-block' title='{escape(caption)}' src='data:image/jpeg;base64,{data}'>"
 
 
 def inside(weights: NDArray[np.uint8]) -> tuple[slice, slice]:

@@ -10,6 +10,7 @@ capture.safetensors     other learnt parts: exposures, refined cameras, an envir
 transforms.json         the refined cameras, for other programs
 """
 
+import os
 import shlex
 import time
 import warnings
@@ -21,6 +22,7 @@ from typing import Any
 
 from splat_py.base.errors import DeviceLostError, RankLostError, SplatError
 from splat_py.base.files import write_json
+from splat_py.base.html import table
 from splat_py.fit.distributed import ALONE, Ranks
 from splat_py.fit.run_folder import RunRecord, finished, recorded_metrics, refuse_existing, removed_without, run_lock
 from splat_py.gpu.device import Device
@@ -32,6 +34,7 @@ from splat_py.scene.dataset import Dataset
 from splat_py.scene.editing import merge, select
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.partition import RUN, Cell, cell_folders, cell_name, read_cell
+from splat_py.scene.pictures import read_picture, thumbnail
 from splat_py.scene.sources import is_scene_file, require_cameras
 from splat_py.scene.transforms import write_transforms
 from splat_py.shaders.custom_types import CAMERA, SLOTS, OwnTypes
@@ -41,15 +44,17 @@ from splat_py.train.config import TrainConfig
 from splat_py.train.evaluation import Scores, ViewScore, evaluate
 from splat_py.train.trainer import StepReport, Trainer
 
+# Pictures of a run that a notebook shows.
+_THUMBNAILS = 8
 # Points of the training curve in metrics.json.
 _CURVE_POINTS = 200
 
 
 class RunFolder:
-    """The files that `splat train` writes."""
+    """The files that `splat train` writes: `pandas.DataFrame(RunFolder("runs/fox").curve)` is the course of a run."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = root = Path(root)
         self.record_file, self.checkpoint = root / "run.json", root / "checkpoint.safetensors"
         self.scene, self.page = root / "scene.ply", root / "scene.html"
         self.metrics_file, self.pictures = root / "metrics.json", root / "held-out"
@@ -63,8 +68,23 @@ class RunFolder:
         """Return the content of metrics.json (`recorded_metrics`)."""
         return recorded_metrics(self.metrics_file)
 
+    @property
+    def curve(self) -> list[dict[str, Any]]:
+        """Up to 200 points: step, seconds, gaussians, divisor of the photographs' sides, loss, l1, ssim, psnr."""
+        return list(self.metrics().get("curve", ()))
+
     def gaussians(self) -> Gaussians:
+        """Read the scene. SplatError if it is missing or damaged."""
         return Gaussians.load_ply(self.scene)
+
+    def _repr_html_(self) -> str:
+        metrics = self.metrics()
+        scores = metrics.get("held_out", {})
+        rows: dict[str, object] = {name: metrics[name] for name in ("steps", "gaussians", "seconds") if name in metrics}
+        rows |= {f"held-out {name}": scores[name] for name in ("psnr", "ssim") if name in scores}
+        pictures = sorted(self.pictures.glob("*.png"))[:_THUMBNAILS] if self.pictures.is_dir() else []
+        shown = (thumbnail(read_picture(path, 1)[..., ::-1], path.stem) for path in pictures)
+        return table(self.root.name, rows) + "".join(shown)
 
 
 def train(

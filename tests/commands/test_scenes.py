@@ -9,7 +9,7 @@ import imageio.v3 as iio
 import numpy as np
 import pytest
 
-from splat_py import Gaussians, load_dataset
+from splat_py import Gaussians, RunFolder, load_dataset
 from splat_py.scene.formats.ply import write_gaussians
 from splat_py.scene.sources import ENDINGS
 from tests.commands.program import done, refusal, splat
@@ -23,6 +23,16 @@ def test_eval_agrees_with_training(run: Path, capture: Path) -> None:
     assert scores["ssim"] == pytest.approx(trained["ssim"], abs=1e-4)
     assert len(list((run.parent / "pictures").glob("*.png"))) == len(scores["views"]) == 2
     done("eval", run / "scene.ply", "--data", capture, cwd=run.parent)
+
+
+def test_notebooks_show_scores_and_pictures_of_a_run(run: Path) -> None:
+    folder = RunFolder(run)
+    page = folder._repr_html_()
+    assert f"<td>{folder.metrics()['held_out']['psnr']}</td>" in page
+    assert page.count("<img") == 2
+    steps = [point["step"] for point in folder.curve]
+    assert steps == sorted(steps) and steps[0] == 0
+    assert "<img" not in RunFolder(run.parent)._repr_html_()
 
 
 def test_localize_a_photograph(run: Path, capture: Path) -> None:

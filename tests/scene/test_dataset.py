@@ -184,6 +184,16 @@ def test_every_eighth_by_sorted_name_is_held_out(tmp_path: Path) -> None:
     assert (dataset.bounds[1] > dataset.bounds[0]).all()
 
 
+def test_notebooks_show_counts_and_photographs(tmp_path: Path) -> None:
+    write_transforms(tmp_path, ring(20))
+    dataset = load_dataset(tmp_path)
+    page = dataset._repr_html_()
+    assert f"{len(dataset.train)} to train on, {len(dataset.test)} held out" in page
+    assert page.count("<img") == 7
+    assert "title='images/003.png'" in page
+    assert "Camera images/000.png" in dataset.views[0].camera._repr_html_()
+
+
 def test_auto_prefers_colmap_and_format_overrides(tmp_path: Path) -> None:
     write_transforms(tmp_path, ring())
     write_colmap(tmp_path, ring(), points=POINTS)

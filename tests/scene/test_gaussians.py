@@ -86,3 +86,14 @@ def test_to_moves_every_tensor() -> None:
     tensors = [*moved.params.values(), *(value for value in vars(moved).values() if isinstance(value, torch.Tensor))]
     assert len(tensors) == 6 and {tensor.device.type for tensor in tensors} == {"meta"}
     assert moved.splat == "BetaKernel"
+
+
+def test_notebooks_show_counts_and_histograms() -> None:
+    assert repr(FOUR) == "Gaussians(count=4, splat=Gaussian, color=SphericalHarmonics, sh_degree=3, device=cpu)"
+    page = FOUR._repr_html_()
+    assert "<td>4</td>" in page
+    # All opacities are 0.1, and scales grow with the distance to neighbours.
+    assert page.count("<svg") == 2
+    empty = FOUR.mapped(lambda tensor: tensor[:0])._repr_html_()
+    assert "<td>0</td>" in empty
+    assert "<svg" not in empty
