@@ -318,15 +318,17 @@ class Demo(OnDevice):
             page.scene_section(folder, video),
             image,
             page.field_section(field),
-            page.flat_color_section(folder.gaussians(), photograph, self.out / "flat-color.png", device),
         ]
+        flat = page.flat_color_section(folder.gaussians(), photograph, self.out / "flat-color.png", device)
         height, width, _ = iio.imread(photograph).shape
         adapter = device.adapter
         summary = (
             f"{len(names)} photographs of {width}×{height} pixels were ray traced from an analytic scene; these systems "
             f"learnt from them on {adapter.name} ({adapter.backend}). Times include compilation of shaders if needed."
         )
-        index = self.out / "index.html"
-        page.write_page(index, "splat_py: four systems", summary, sections)
-        console.print(f"open {index}: all four systems, with pictures, curves and times", soft_wrap=True)
+        index, developers = self.out / "index.html", self.out / "developers.html"
+        page.write_page(developers, "splat_py: a new platform's first test", summary, [flat])
+        links = [(developers, "For developers: the portable operator, which a new platform runs first")]
+        page.write_page(index, "splat_py: three systems", summary, sections, links)
+        console.print(f"open {index}: pictures, curves and times", soft_wrap=True)
         console.print(f"or look at {sheet} (photograph | render) and {video}; walk through the scene in {folder.page}")

@@ -1,4 +1,4 @@
-"""The page that `splat demo` writes: four systems with their pictures, curves and times, in one file without scripts."""
+"""The pages that `splat demo` writes: each system with its pictures, curve and times, in files without scripts."""
 
 import math
 import os
@@ -103,10 +103,12 @@ class Section:
     links: Sequence[tuple[Path, str]] = ()  # files and the texts of their links
 
 
-def write_page(path: Path, title: str, summary: str, sections: Sequence[Section]) -> None:
-    """Write a page atomically; links to files are relative to it."""
+def write_page(
+    path: Path, title: str, summary: str, sections: Sequence[Section], links: Sequence[tuple[Path, str]] = ()
+) -> None:
+    """Write a page atomically, with links to files and their texts at its end; all addresses are relative to it."""
     template = Template((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
-    body = "\n".join(_section(path.parent, section) for section in sections)
+    body = "\n".join(_section(path.parent, section) for section in sections) + _links(path.parent, links)
     text = template.substitute(title=escape(title), summary=escape(summary), sections=body)
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -114,13 +116,16 @@ def write_page(path: Path, title: str, summary: str, sections: Sequence[Section]
 
 def _section(folder: Path, section: Section) -> str:
     facts = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in section.facts)
-    links = "".join(f'<p><a href="{_address(folder, file)}">{escape(text)}</a></p>' for file, text in section.links)
-    curve = curves_svg([section.curve], "seconds", "PSNR, dB")
+    links, curve = _links(folder, section.links), curves_svg([section.curve], "seconds", "PSNR, dB")
     large, figures = ("".join(_figure(folder, *figure) for figure in part) for part in (section.large, section.figures))
     return (
         f"<section>\n<h2>{escape(section.title)}</h2>\n<p>{escape(section.text)}</p>\n<dl>{facts}</dl>\n{links}\n"
         f'<div class="wide">{large}<figure>{curve}</figure></div>\n<div class="many">{figures}</div>\n</section>'
     )
+
+
+def _links(folder: Path, links: Sequence[tuple[Path, str]]) -> str:
+    return "".join(f'<p><a href="{_address(folder, file)}">{escape(text)}</a></p>' for file, text in links)
 
 
 def _figure(folder: Path, path: Path, caption: str) -> str:

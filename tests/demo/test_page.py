@@ -53,18 +53,29 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_all_four_systems_are_there_and_every_address_is_a_file(out: Path) -> None:
-    page = Addresses(out / "index.html")
-    assert page.elements.count("section") == page.elements.count("svg") == page.elements.count("dl") == 4
-    assert page.elements.count("video") == 1 and page.elements.count("img") == 2 + 2 + 2 + 2
+@pytest.mark.parametrize(
+    ("name", "systems", "pictures", "files"),
+    [
+        ("index", 3, 6, {"./run/scene.html", "./run/scene.ply", "./turntable.mp4", "./image/fit.png", "./developers.html"}),
+        ("developers", 1, 2, {"./flat-color.png"}),
+    ],
+)
+def test_all_systems_are_there_and_every_address_is_a_file(
+    name: str, systems: int, pictures: int, files: set[str], out: Path
+) -> None:
+    page = Addresses(out / f"{name}.html")
+    assert page.elements.count("section") == page.elements.count("svg") == page.elements.count("dl") == systems
+    assert page.elements.count("video") == systems // 3 and page.elements.count("img") == pictures
     assert "script" not in page.elements and "link" not in page.elements and "b" not in page.elements
     for address in page.found:
         assert address.startswith("./") and (out / unquote(address)).is_file(), address
-    named = {unquote(address) for address in page.found}
-    assert {"./run/scene.html", "./run/scene.ply", "./turntable.mp4", "./image/fit.png", "./flat-color.png"} <= named
-    text = (out / "index.html").read_text(encoding="utf-8")
+    assert files <= {unquote(address) for address in page.found}
+    text = (out / f"{name}.html").read_text(encoding="utf-8")
     assert "url(" not in text and "@import" not in text
-    assert text.count("<dt>time</dt>") == 4 and text.count("<dt>PSNR") == 4
+    assert text.count("<dt>time</dt>") == text.count("<dt>PSNR") == systems
+
+
+def test_pictures_have_their_sizes(out: Path) -> None:
     assert iio.imread(out / "image" / "fit.png").shape == (64, 64, 3)
     assert len(np.unique(iio.imread(out / "flat-color.png").reshape(-1, 3), axis=0)) == 1
 
