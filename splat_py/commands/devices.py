@@ -43,8 +43,8 @@ _MOST = {"gaussians": 11_000_000, "side": 16_384, "repeats": 100_000, "seeds": 1
 # Sizes of the demo's image and field fits, each a few seconds on two processor cores.
 _BLOBS, _IMAGE_STEPS = 2_000, 300
 _FIELD = VolumeConfig((16, 32, 64), 40, rays_per_step=1 << 15)
-# Frames of the turntable.
-_FRAMES = 120
+# Sides of the demo's photographs in pixels; frames of the turntable.
+_SIZE, _FRAMES = 192, 120
 
 
 @dataclass
@@ -293,7 +293,7 @@ class Demo(OnDevice):
 
         # Without a device, fail before anything is written.
         device = get_device(self.device)
-        data = write_demo_scene(self.out / "photographs")
+        data = write_demo_scene(self.out / "photographs", size=_SIZE)
         folder = RunFolder(self.out / "run")
         Train(DataOptions(data), config, folder.root, resume=folder.checkpoint.exists(), device=self.device).run()
         video = self.out / "turntable.mp4"
