@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from splat_py.train.photometric_loss import ssim as ssim
     from splat_py.train.run import RunFolder as RunFolder
     from splat_py.train.trainer import Trainer as Trainer
+    from splat_py.viewer.notebook import show as show
 else:
     from splat_py.base.lazy import lazy, typed_homes
 

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from splat_py import Camera, Gaussians
+from splat_py import Camera, Gaussians, show
 from splat_py.fit.steps import psnr_of
 from splat_py.render.views import render
 from splat_py.scene.formats import sog
@@ -69,6 +69,15 @@ def test_the_page_shows_what_we_render(kind: str, tmp_path: Path) -> None:
     expected = render(gaussians, resized(first_camera(gaussians, cameras), width, SIDE), background)
     assert expected.std() > 0.1
     assert psnr_of(np.mean((shown - expected) ** 2)) >= 25
+
+
+def test_a_notebook_s_cell_shows_the_page(tmp_path: Path) -> None:
+    shown, cell = show(*table(), height=SIDE), tmp_path / "cell.html"
+    cell.write_text(f"<!doctype html><body>{shown._repr_html_()}</body>", encoding="utf-8")
+    with open_page(SIDE, SIDE) as page:
+        page.goto(cell.as_uri())
+        page.frame_locator("iframe").locator("html[data-loaded]").wait_for(state="attached", timeout=60_000)
+        assert page.frame_locator("iframe").locator("canvas").bounding_box()["height"] == SIDE
 
 
 def parts(page: str) -> tuple[dict, bytes]:
