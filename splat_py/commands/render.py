@@ -63,8 +63,8 @@ class Evaluate(OnDevice):
     """
 
     source: OmitArgPrefixes[SceneOptions]
-    # Which one of every eight photographs is held out, the middle or the first, as in papers; by default as in training, and for
-    # a file the middle one.
+    # The photograph of every eight that is held out: the middle or the first one; by default as in training, and the middle one
+    # for a file.
     test_split: Split | None = None
     # Write the scores to this file, as JSON.
     json: Path | None = None
