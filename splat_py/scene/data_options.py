@@ -25,7 +25,7 @@ class DataOptions:
     format: Format = "auto"
     # Hold out one of every n photographs in the order of their names; 0 holds out none.
     test_every: int = 8
-    # Which of the n to hold out: the middle one, or the first one, as papers do, for scores to compare with theirs.
+    # Hold out the middle one of these n, or the first one, as papers do, for scores to compare with theirs.
     test_split: Split = "middle"
     # Undistort each photograph to a pinhole camera instead of rendering through its lens; `splat fit-volume` always does.
     undistort: bool = False

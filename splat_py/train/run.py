@@ -244,7 +244,7 @@ def open_scene(
         scene: a run's folder, or a scene's file (`Gaussians.load`).
         data, downscale: the capture and its scale; by default those of the run. A scene file has none.
         own: Slang source that the scene was trained with, and for a file the camera model.
-        test_split: which photographs count as held out (`load_dataset`); by default those of the run, or the middle ones.
+        test_split: as in `load_dataset`; by default the run's, and for a file "middle".
 
     Raises:
         SplatError: a file is missing or damaged, no capture is named, or Slang source is not trusted.
