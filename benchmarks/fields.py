@@ -91,11 +91,13 @@ def main(options: Options) -> None:
     """Fit both fields to the demo and to the capture."""
     results: dict[str, Any] = header(get_device())
     with tempfile.TemporaryDirectory() as folder:
-        results["demo"] = compare(load_dataset(write_demo_scene(Path(folder) / "demo"), downscale=2), options.steps)
+        demo = load_dataset(write_demo_scene(Path(folder) / "demo"), downscale=2, test_split="first")
+        results["demo"] = compare(demo, options.steps)
     if options.capture is None:
         results["capture"] = "left out: name one with --capture"
     else:
-        results[options.capture.name] = compare(load_dataset(options.capture, downscale=options.downscale), options.steps)
+        dataset = load_dataset(options.capture, downscale=options.downscale, test_split="first")
+        results[options.capture.name] = compare(dataset, options.steps)
     if options.out is None:
         print(json.dumps(results, indent=2, ensure_ascii=False))
     else:

@@ -84,7 +84,7 @@ def random(device: MetalOnCpu, count: int) -> Scene:
 def trained(device: MetalOnCpu, capture: Path, run: Path) -> Scene:
     """The trained scene, seen by the first training camera."""
     gaussians = Checkpoint.load(run / "checkpoint.safetensors").gaussians()
-    dataset = load_dataset(capture, downscale=8)
+    dataset = load_dataset(capture, downscale=8, test_split="first")
     camera = dataset.views[dataset.train[0]].camera
     count = gaussians.means.shape[0]
     camera = camera.scaled((count * PIXELS_PER_GAUSSIAN / (camera.width * camera.height)) ** 0.5)
@@ -181,7 +181,7 @@ def summary(counts: Counts) -> dict[str, int]:
 
 def training_step(device: MetalOnCpu, programs: CountingPrograms, options: Options) -> dict[str, Any]:
     """Count one step of the run's trainer, kernel by kernel."""
-    dataset = load_dataset(options.capture, downscale=8)
+    dataset = load_dataset(options.capture, downscale=8, test_split="first")
     checkpoint = Checkpoint.load(options.run / "checkpoint.safetensors")
     config = replace(checkpoint.config, steps=checkpoint.step + 2)
     trainer = Trainer(dataset, device=device, resume=replace(checkpoint, config=config))

@@ -61,7 +61,7 @@ def main(options: Options) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         data = write_two_rooms(folder / "rooms", views=options.views, size=options.size)
-        dataset = DataOptions(data).load()
+        dataset = DataOptions(data, test_split="first").load()
         doors = through_door(dataset)
         runs = {"whole": run(data, folder / "whole", options.steps, options.budget)}
         runs["half"] = run(data, folder / "half", options.steps, options.budget // 2)
@@ -86,8 +86,8 @@ def run(data: Path, out: Path, steps: int, budget: int) -> dict[str, Any]:
     """Train unless the run exists; return the memory and time that it took."""
     trainers: list[Trainer] = []
     if not (out / "metrics.json").exists():
-        train(DataOptions(data), TrainConfig(steps=steps, budget=budget), out, on_start=trainers.append)
-    dataset = DataOptions(data).load()
+        train(DataOptions(data, test_split="first"), TrainConfig(steps=steps, budget=budget), out, on_start=trainers.append)
+    dataset = DataOptions(data, test_split="first").load()
     trainer = trainers[0] if trainers else Trainer(dataset, TrainConfig(steps=steps, budget=budget))
     gaussians = len(Gaussians.load(out / "scene.ply"))
     return {

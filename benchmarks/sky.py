@@ -69,7 +69,7 @@ def with_sky(folder: Path) -> Dataset:
         path = view.path
         photograph = imageio.imread(path) / 255 + behind.reshape(camera.height, camera.width, 3)
         imageio.imwrite(path, np.round(255 * np.clip(photograph, 0, 1)).astype(np.uint8))
-    return load_dataset(folder)
+    return load_dataset(folder, test_split="first")
 
 
 def train(dataset: Dataset, environment: bool, steps: int, seed: int) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def compare(dataset: Dataset, steps: int, how: dict[str, Any]) -> dict[str, Any]
 def main(options: Options) -> None:
     """Measure, and write the figures."""
     with tempfile.TemporaryDirectory() as folder:
-        dataset = load_dataset(write_demo_scene(Path(folder, "demo"), size=64))
+        dataset = load_dataset(write_demo_scene(Path(folder, "demo"), size=64), test_split="first")
         found = {name: compare(dataset, options.steps, how) for name, how in FIELDS.items()}
     results = {**header(get_device()), "steps": 3 * options.steps, "fields": found}
     if options.out is None:

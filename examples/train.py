@@ -37,7 +37,7 @@ def main() -> None:
         trainer = splat.Trainer(dataset, splat.TrainConfig(steps=given.steps))
         scene = trainer.fit(on_step=show)
 
-        # Every eighth photograph was held out.
+        # One photograph of every eight was held out.
         view = dataset.test[0]
         photograph = dataset.image(view)[..., :3] / np.float32(255)
         render = splat.render(scene, dataset.views[view].camera, dataset.background, near=dataset.near)

@@ -238,7 +238,7 @@ class Partition:
     cells: str = "2x2"
     # Share of its size by which a cell is widened at each side for training.
     overlap: float = 0.2
-    # Hold out every n-th photograph of the whole capture by name, from the first; 0 holds out none.
+    # Hold out the middle one of every n photographs of the whole capture, in the order of their names; 0 holds out none.
     test_every: int = 8
 
     def run(self) -> None:

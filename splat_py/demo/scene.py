@@ -127,7 +127,7 @@ def render_view(viewmat: NDArray[np.floating], K: NDArray[np.floating], width: i
 
 def demo_cameras(views: int, size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return viewmats [views, 4, 4] and K [3, 3]: three turns of a spiral down a dome, from overhead to just above the table,
-    looking at the centre. Every eighth view, usually held out, lies amid the others and in another direction from the scene."""
+    looking at the centre. The views that are held out, one of eight, lie amid the others."""
     t = (np.arange(views) + 0.5) / views
     z = np.sin(np.deg2rad(66)) + t * (np.sin(np.deg2rad(12)) - np.sin(np.deg2rad(66)))
     azimuth = t * 3 * 2 * np.pi

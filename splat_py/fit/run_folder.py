@@ -187,7 +187,8 @@ class RunRecord(Generic[Config]):
             if len(digests) != 3 or not all(isinstance(digest, str | None) for digest in digests):
                 raise TypeError("its dataset is not a fingerprint")
             known = tuple(files) if files else None
-            data = dataclass_of(DataOptions, content["data"])
+            # Runs of older versions do not record their split.
+            data = dataclass_of(DataOptions, {"test_split": "first", **content["data"]})
             data.validate()
             return cls(data, config(content["config"]), dataset, known)
         except FileNotFoundError as error:
@@ -285,7 +286,7 @@ def recorded_metrics(path: Path) -> dict[str, Any]:
         for view in content.get("held_out", {"views": []})["views"]:
             numbers = [value for name, value in view.items() if name != "name"]
             require(isinstance(view["name"], str), "scores")
-            require(all(whole(number) or type(number) is float for number in numbers), "scores")
+            require(all(whole(number) or type(number) in (float, bool) for number in numbers), "scores")
         return content
     except FileNotFoundError:
         return {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from splat_py.base.fields import LARGEST, bytes_of, check_fields
-from splat_py.scene.sources import Format
+from splat_py.scene.sources import Format, Split
 
 if TYPE_CHECKING:
     from splat_py.scene.dataset import Dataset
@@ -23,8 +23,10 @@ class DataOptions:
     downscale: float = 1.0
     # The format to read if a folder holds several.
     format: Format = "auto"
-    # Hold out every n-th photograph by name, from the first; 0 holds out none.
+    # Hold out one of every n photographs in the order of their names; 0 holds out none.
     test_every: int = 8
+    # Hold out the middle one of these n, or the first one, as papers do, for scores to compare with theirs.
+    test_split: Split = "middle"
     # Undistort each photograph to a pinhole camera instead of rendering through its lens; `splat fit-volume` always does.
     undistort: bool = False
     # Memory limit of the run, such as 8GB; by default three quarters of the free memory. `splat train` predicts its memory and
@@ -52,6 +54,7 @@ class DataOptions:
             downscale=self.downscale,
             format=self.format,
             test_every=self.test_every,
+            test_split=self.test_split,
             memory_limit_bytes=memory_limit_bytes,
             undistort=self.undistort,
         )

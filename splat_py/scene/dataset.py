@@ -8,21 +8,21 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.base.errors import SplatError
-from splat_py.base.fields import LARGEST, require_number
+from splat_py.base.fields import LARGEST, require_number, shown
 from splat_py.base.files import refusing, regular
 from splat_py.base.html import table
 from splat_py.scene.camera import MOST_DISTANCE, Camera, Distortion, camera_extent, find_focus
 from splat_py.scene.colmap import read_colmap, read_observations
 from splat_py.scene.images import Capture, ImageStore, Points, View, late_progress, undistorted
 from splat_py.scene.pictures import Pixels, UInt8Array, read_picture, thumbnail
-from splat_py.scene.sources import Format, find_model, require_capture
+from splat_py.scene.sources import Format, Split, find_model, require_capture
 from splat_py.scene.transforms import read_transforms
 
 DEFAULT_MEMORY_LIMIT = 4 << 30
@@ -96,6 +96,7 @@ def load_dataset(
     format: Format = "auto",
     downscale: float = 1,
     test_every: int = 8,
+    test_split: Split = "middle",
     memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT,
     background: ArrayLike | None = None,
     undistort: bool = True,
@@ -107,8 +108,9 @@ def load_dataset(
             instant-ngp: transforms.json. NeRF-synthetic: transforms_train.json, transforms_test.json (or transforms_val.json).
         format: "colmap", "transforms" or "synthetic"; "auto" picks the first of these that the folder holds.
         downscale: divides the pictures' sides, by averaging areas; 1 or more.
-        test_every: holds out every n-th photograph by sorted name, starting with the first; 0 holds out
-            none. NeRF-synthetic has its own split.
+        test_every: holds out every n-th photograph by sorted name; 0 holds out none. NeRF-synthetic has its own split.
+        test_split: "middle" holds out the middle one of n photographs; "first" the first one, as the scores in papers do
+            (Barron et al. 2022, Mip-NeRF 360; gsplat's trainer), although it is the end of a walk.
         memory_limit_bytes: if the decoded photographs need more than this, only the most recently used ones stay in memory.
         background: rgb from 0 to 1; None means white if any photograph has an alpha channel, otherwise black.
         undistort: resample each photograph to a pinhole camera; pixels outside the original photograph do not
@@ -126,6 +128,8 @@ def load_dataset(
         raise SplatError(f"downscale is {downscale}; it must be 1 or more")
     if test_every != int(test_every) or not 0 <= test_every <= LARGEST or test_every == 1:
         raise SplatError(f"test_every is {test_every}; it must be 0 (hold out nothing) or a whole number from 2")
+    if test_split not in get_args(Split):
+        raise SplatError(f"test_split is {shown(test_split)}; use {' or '.join(get_args(Split))}")
     if memory_limit_bytes < 0:
         raise SplatError(f"memory_limit_bytes is {memory_limit_bytes}; it must be 0 or more")
     require_capture(root)
@@ -156,7 +160,8 @@ def load_dataset(
     if held_out is not None:
         test = [i for i, (_, split) in enumerate(found) if split == held_out]
     else:
-        test = list(range(0, len(views), test_every)) if test_every and len(views) > 1 else []
+        start = min(test_every, len(views)) // 2 if test_split == "middle" else 0
+        test = list(range(start, len(views), test_every)) if test_every and len(views) > 1 else []
     train = sorted(set(range(len(views))) - set(test))
     if not train:
         raise SplatError(f"{root}: every photograph is held out, so none is left for training; add photographs")

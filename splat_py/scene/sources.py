@@ -8,6 +8,8 @@ from splat_py.base.errors import SplatError
 
 # Formats of a capture that `load_dataset` reads.
 Format = Literal["auto", "colmap", "transforms", "synthetic"]
+# Photographs that are held out: the middle one of every few, or the first one.
+Split = Literal["middle", "first"]
 DESCRIPTIONS = ("transforms.json", "transforms_train.json")
 PHOTOGRAPHS = {".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp"}
 PHONE_PHOTOGRAPHS = {".heic", ".heif"}

@@ -210,13 +210,14 @@ def summary(runs: Sequence[Sequence[Point]]) -> list[dict[str, float]]:
 
 
 def captures(data: Sequence[Path], downscales: Sequence[float]) -> Iterator[tuple[str, DataOptions]]:
-    """Yield each capture at each size, with a name; NeRF-synthetic only at its protocol's 800×800 and with its own split."""
+    """Yield each capture at each size, with a name, split as in papers; NeRF-synthetic only at its protocol's 800×800."""
     for folder in data:
         if (folder / "transforms_train.json").is_file():
             yield folder.name, DataOptions(folder)
             continue
         for downscale in downscales:
-            yield f"{folder.name} ÷{downscale:g}" if downscale > 1 else folder.name, DataOptions(folder, downscale=downscale)
+            name = f"{folder.name} ÷{downscale:g}" if downscale > 1 else folder.name
+            yield name, DataOptions(folder, downscale, test_split="first")
 
 
 def quality(plans: Sequence[tuple[str, Plan]], seeds: int) -> Iterator[tuple[str, dict[str, Any]]]:

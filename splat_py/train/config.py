@@ -156,10 +156,11 @@ class TrainConfig:
     # Render over a new colour in each step, also photographs with an alpha channel: nothing opaque stays transparent by chance.
     random_background: bool = False
 
-    # Dim splats by as much as the low-pass filter enlarges them (Yu et al. 2024, Mip-Splatting).
+    # Dim splats by as much as the low-pass filter enlarges them (Yu et al. 2024, Mip-Splatting), so that cameras at other
+    # distances see surfaces as thick and as opaque.
     antialiased: bool = False
     # Keep Gaussians at least as large as the photographs could sample, so that closer cameras see no needles (Mip-Splatting's
-    # 3D smoothing filter).
+    # 3D smoothing filter). Best together with --antialiased.
     filter_3d: bool = False
     # How gradients add up over pixels: "pair" gives the same bits in every run; see `rasterization`.
     accumulate: Accumulate = "auto"

@@ -26,12 +26,15 @@ from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.partition import visible_points
 from splat_py.scene.pictures import beside, inside, picture_names, write_image
 from splat_py.train.learnt_parts import Looks
 from splat_py.train.photometric_loss import SUMS, WINDOW, Comparison, SsimPasses
 
 # Variances and slopes below this count as 0.
 _SMALL = 1e-8
+# Views that share less than this with the training views are isolated; points that are enough to tell; names to list.
+_SHARED, _MOST_POINTS, _LISTED = 0.1, 1000, 5
 # The file of AlexNet's weights in torch's cache, named by torchvision, and the smallest side that AlexNet accepts.
 _WEIGHTS, _LEAST = "alexnet-owt-7be5be79.pth", 32
 
@@ -39,14 +42,15 @@ _WEIGHTS, _LEAST = "alexnet-owt-7be5be79.pth", 32
 @dataclass(frozen=True)
 class ViewScore:
     """Scores of one view: PSNR in dB over the pixels that count; SSIM as in torchmetrics (11×11 Gaussian window, σ 1.5, the
-    image mirrored at its edges); PSNR after matching the render's colours to the photograph's (`corrected_psnr`); and LPIPS if
-    requested."""
+    image mirrored at its edges); PSNR after matching the render's colours to the photograph's (`corrected_psnr`); LPIPS if
+    requested; and if the photograph overlaps hardly any training photograph (`isolated_views`)."""
 
     name: str
     psnr: float
     ssim: float
     corrected_psnr: float = math.nan
     lpips: float | None = None
+    isolated: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,8 +149,9 @@ def evaluate_views(
     device: Device | str | None = None,
 ) -> Scores:
     """Compare some of a dataset's views with `draw(camera)`, [H, W, 3] from 0 to 1. A photograph without a pixel that counts is
-    left out, with a warning; SplatError if all are."""
+    left out, with a warning; SplatError if all are. Another warning names photographs that overlap hardly any other."""
     scores, names = [], picture_names([view.name for view in dataset.views])
+    isolated = isolated_views(dataset)
     for index in views:
         view, photograph = dataset.views[index], dataset.image(index)
         if not photograph[..., 3].any():
@@ -155,14 +160,30 @@ def evaluate_views(
         image = draw(view.camera)
         psnr, ssim = compare(image, photograph, device=device)
         perceived = None if lpips is None else lpips(*both(image, photograph))
-        scores.append(ViewScore(view.name, psnr, ssim, corrected_psnr(image, photograph), perceived))
+        scores.append(ViewScore(view.name, psnr, ssim, corrected_psnr(image, photograph), perceived, index in isolated))
         if pictures is not None:
             rows, columns = inside(photograph[..., 3])
             pair = beside(photograph[rows, columns, :3] / np.float32(255), image[rows, columns])
             write_image(pictures / names[index], pair)
     if not scores:
         raise SplatError(f"the masks of {dataset.root} exclude every pixel of the photographs to compare; correct the masks")
+    apart = [score.name for score in scores if score.isolated]
+    if apart:
+        listed = ", ".join(apart[:_LISTED]) + (" …" if len(apart) > _LISTED else "")
+        share = f"{len(apart)} of {len(scores)} held-out photographs show"
+        warnings.warn(f"{share} hardly anything that training saw, and lower the scores: {listed}", stacklevel=2)
     return Scores(scores)
+
+
+def isolated_views(dataset: Dataset) -> set[int]:
+    """Return the held-out views that share fewer points with the training views than a tenth of what one of these sees in the
+    median. Points are those that COLMAP matched, or those in the cameras' pictures; without any, no view is isolated."""
+    if dataset.points is None:
+        return set()
+    points = dataset.points[0][:: len(dataset.points[0]) // _MOST_POINTS + 1].astype(np.float64)
+    seen = visible_points(dataset, points)
+    trained, usual = np.concatenate([seen[i] for i in dataset.train]), np.median([len(seen[i]) for i in dataset.train])
+    return {i for i in dataset.test if np.isin(seen[i], trained).sum() < _SHARED * usual}
 
 
 def compare(

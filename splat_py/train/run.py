@@ -35,7 +35,7 @@ from splat_py.scene.editing import merge, select
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.partition import RUN, Cell, cell_folders, cell_name, read_cell
 from splat_py.scene.pictures import read_picture, thumbnail
-from splat_py.scene.sources import is_scene_file, require_cameras
+from splat_py.scene.sources import Split, is_scene_file, require_cameras
 from splat_py.scene.transforms import write_transforms
 from splat_py.shaders.custom_types import CAMERA, SLOTS, OwnTypes
 from splat_py.train.capture_model import LearntCapture
@@ -251,7 +251,12 @@ def _with_advice(error: SplatError, folder: RunFolder) -> SplatError:
 
 
 def open_scene(
-    scene: Path, data: Path | None, downscale: float | None, own: OwnTypes | None = None
+    scene: Path,
+    data: Path | None,
+    downscale: float | None,
+    own: OwnTypes | None = None,
+    *,
+    test_split: Split | None = None,
 ) -> tuple[Gaussians, Dataset, TrainConfig]:
     """Open a scene, and the capture whose cameras and photographs go with it.
 
@@ -259,6 +264,7 @@ def open_scene(
         scene: a run's folder, or a scene's file (`Gaussians.load`).
         data, downscale: the capture and its scale; by default those of the run. A scene file has none.
         own: Slang source that the scene was trained with, and for a file the camera model.
+        test_split: as in `load_dataset`; by default the run's, and for a file "middle".
 
     Raises:
         SplatError: a file is missing or damaged, no capture is named, or Slang source is not trusted.
@@ -279,6 +285,8 @@ def open_scene(
         options = replace(options, data=data)
     if downscale is not None:
         options = replace(options, downscale=downscale)
+    if test_split is not None:
+        options = replace(options, test_split=test_split)
     dataset = through(options.load(), camera)
     return gaussians, dataset if is_file else learnt_of(scene, config).refined(dataset), config
 

@@ -17,5 +17,5 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that `splat train` leaves."""
     folder = tmp_path_factory.mktemp("elsewhere")
-    assert "PSNR" in done("train", capture, "--steps", 20, "--out", "runs/small", cwd=folder)
+    assert "PSNR" in done("train", capture, "--steps", 20, "--test-split", "first", "--out", "runs/small", cwd=folder)
     return folder / "runs" / "small"

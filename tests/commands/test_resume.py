@@ -294,6 +294,7 @@ def test_equal_names_of_photographs(capture: Path, tmp_path: Path) -> None:
         shutil.copy(photograph, tmp_path / "two" / frame["file_path"])
     (tmp_path / "two" / "transforms.json").write_text(json.dumps(content))
     options = ("--steps", 1, "--test-every", 2, "--sh-degree", 0, "--init-num-pts", 50, "--init", "random")
+    options += ("--test-split", "first")
     done("train", "two", *options, "--out", "run", cwd=tmp_path)
     held_out = sorted(path.name for path in (tmp_path / "run" / "held-out").iterdir())
     assert held_out == ["4.png", "left-0.png", "left-2.png", "right-0.png", "right-2.png"]

@@ -16,13 +16,28 @@ from tests.commands.program import done, refusal, splat
 
 
 def test_eval_agrees_with_training(run: Path, capture: Path) -> None:
-    done("eval", run, "--json", "scores.json", "--pictures", "pictures", cwd=run.parent)
+    output = done("eval", run, "--json", "scores.json", "--pictures", "pictures", cwd=run.parent)
     scores = json.loads((run.parent / "scores.json").read_text())
     trained = json.loads((run / "metrics.json").read_text())["held_out"]
     assert scores["psnr"] == pytest.approx(trained["psnr"], abs=1e-4)
     assert scores["ssim"] == pytest.approx(trained["ssim"], abs=1e-4)
     assert len(list((run.parent / "pictures").glob("*.png"))) == len(scores["views"]) == 2
-    done("eval", run / "scene.ply", "--data", capture, cwd=run.parent)
+    assert ("Matching colours lowers PSNR" in output) == (scores["corrected_psnr"] < scores["psnr"])
+    file = ("eval", run / "scene.ply", "--data", capture, "--json", "file.json")
+    for split, names in (((), ["004"]), (("--test-split", "first"), ["000", "008"])):
+        done(*file, *split, cwd=run.parent)
+        views = json.loads((run.parent / "file.json").read_text())["views"]
+        assert [Path(view["name"]).stem for view in views] == names
+
+
+def test_a_run_without_a_recorded_split_keeps_the_first_photographs(run: Path, tmp_path: Path) -> None:
+    old = shutil.copytree(run, tmp_path / "old")
+    record = json.loads((old / "run.json").read_text())
+    del record["data"]["test_split"]
+    (old / "run.json").write_text(json.dumps(record))
+    assert all(f"images/{name}.png" in done("eval", old, cwd=tmp_path) for name in ("000", "008"))
+    done("train", record["data"]["data"], "--out", old, "--resume", "--steps", 21, cwd=tmp_path)
+    assert len(json.loads((old / "metrics.json").read_text())["held_out"]["views"]) == 2
 
 
 def test_notebooks_show_scores_and_pictures_of_a_run(run: Path) -> None:

@@ -42,7 +42,7 @@ def section(folder: Path, name: str) -> Section:
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo") / "<b> out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("splat_py.demo.scene.write_demo_scene", lambda data, size: write_demo_scene(data, views=9, size=16))
+        patch.setattr("splat_py.demo.scene.write_demo_scene", lambda data, size: write_demo_scene(data, views=13, size=16))
         field = replace(demo._FIELD, resolutions=(4, 8), steps_per_resolution=3)
         for name, value in (("_FRAMES", 3), ("_BLOBS", 50), ("_IMAGE_STEPS", 10), ("_FIELD", field)):
             patch.setattr(demo, name, value)

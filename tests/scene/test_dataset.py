@@ -114,7 +114,7 @@ def test_nerf_synthetic_with_fewer_files(tmp_path: Path) -> None:
     dataset = load_dataset(tmp_path)
     assert [dataset.views[i].name for i in dataset.test] == ["val/r_0.png", "val/r_1.png"]
     (tmp_path / "transforms_val.json").unlink()
-    assert load_dataset(tmp_path).test == [0, 8]
+    assert load_dataset(tmp_path).test == [4]
 
 
 def test_transparent_pixels_show_the_background(tmp_path: Path) -> None:
@@ -166,16 +166,18 @@ def test_focal_lengths_that_differ_are_read_and_written(tmp_path: Path) -> None:
         np.testing.assert_allclose(again.camera.viewmat, view.camera.viewmat, atol=1e-9)
 
 
-def test_every_eighth_by_sorted_name_is_held_out(tmp_path: Path) -> None:
+def test_the_middle_of_every_eight_by_sorted_name_is_held_out(tmp_path: Path) -> None:
     cameras = ring(17)
     content = write_transforms(tmp_path, cameras)
     content["frames"] = [content["frames"][i] for i in np.random.default_rng(0).permutation(17)]
     save_json(tmp_path, content)
     dataset = load_dataset(tmp_path)
     assert_cameras(dataset, cameras)
-    assert dataset.test == [0, 8, 16]
+    assert dataset.test == [4, 12]
     assert sorted(dataset.train + dataset.test) == list(range(17))
-    assert load_dataset(tmp_path, test_every=5).test == [0, 5, 10, 15]
+    assert load_dataset(tmp_path, test_every=5).test == [2, 7, 12]
+    assert load_dataset(tmp_path, test_every=20).test == [8]
+    assert load_dataset(tmp_path, test_split="first").test == [0, 8, 16]
     assert load_dataset(tmp_path, test_every=0).test == []
     write_transforms(tmp_path, ring(1))
     dataset = load_dataset(tmp_path)
@@ -321,6 +323,7 @@ def test_scene_scales_and_bounds(tmp_path: Path) -> None:
         ({"downscale": 33}, r"000\.png has only 48×32 pixels; downscale"),
         ({"test_every": 1}, "test_every is 1"),
         ({"test_every": -8}, "test_every is -8"),
+        ({"test_split": "last"}, "test_split is 'last'; use middle or first"),
         ({"memory_limit_bytes": -1}, "memory_limit_bytes is -1"),
         ({"background": (0, 0)}, "background is"),
         ({"background": (0, 0, 256)}, "background is"),
@@ -388,13 +391,13 @@ def test_fox_as_transforms_and_as_colmap(shared_data: Path) -> None:
     with pytest.warns(UserWarning, match="17 of 67 photographs") as record:
         dataset = load_dataset(shared_data / "fox", format="transforms", downscale=8)
     assert len(record) == 1
-    assert (len(dataset), dataset.test) == (50, [0, 8, 16, 24, 32, 40, 48])
+    assert (len(dataset), dataset.test) == (50, [4, 12, 20, 28, 36, 44])
     assert dataset.image(0).shape == (240, 135, 4)
     assert 0.95 < (dataset.image(0)[..., 3] == 255).mean() < 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         dataset = load_dataset(shared_data / "fox", downscale=8)
-    assert (len(dataset), dataset.test) == (50, [0, 8, 16, 24, 32, 40, 48])
+    assert (len(dataset), dataset.test) == (50, [4, 12, 20, 28, 36, 44])
     assert dataset.points is not None and len(dataset.points[0]) == 12494
     inside = (dataset.points[0] > dataset.bounds[0]) & (dataset.points[0] < dataset.bounds[1])
     assert inside.all(axis=1).mean() > 0.7

@@ -24,7 +24,7 @@ def a_dataset(*weights: int) -> Any:
     camera = Camera.look_at((0, 0, -1), (0, 0, 0), (0, 1, 0), 60, SIDE, SIDE)
     photographs = [np.dstack([np.full((SIDE, SIDE, 3), 100), np.full((SIDE, SIDE), w)]).astype(np.uint8) for w in weights]
     views = [SimpleNamespace(name=f"{number}.png", camera=camera) for number in range(len(weights))]
-    return SimpleNamespace(root=Path("capture"), views=views, image=photographs.__getitem__)
+    return SimpleNamespace(root=Path("capture"), views=views, image=photographs.__getitem__, points=None, model=None)
 
 
 def draw(camera: Camera) -> np.ndarray:
@@ -167,4 +167,15 @@ def test_scores_have_it_where_it_is_asked_for() -> None:
     assert scores.to_json()["lpips"] == scores.to_json()["views"][0]["lpips"] == scores.lpips
     without = evaluate_views(draw, a_dataset(255), [0])
     assert without.lpips is None and set(without.to_json()) == {"psnr", "ssim", "corrected_psnr", "views"}
-    assert set(without.to_json()["views"][0]) == {"name", "psnr", "ssim", "corrected_psnr"}
+    assert set(without.to_json()["views"][0]) == {"name", "psnr", "ssim", "corrected_psnr", "isolated"}
+
+
+def test_a_photograph_that_shares_no_points_with_training_is_named() -> None:
+    dataset = a_dataset(255, 255, 255)
+    dataset.train, dataset.test = [0], [1, 2]
+    dataset.points = np.random.default_rng(2).uniform(-0.3, 0.3, (3000, 3)).astype(np.float32), None
+    away = Camera.look_at((0, 0, -1), (1, 0, -0.6), (0, 1, 0), 60, SIDE, SIDE)
+    dataset.views[2] = SimpleNamespace(name="2.png", camera=away)
+    with pytest.warns(UserWarning, match=r"1 of 2 held-out photographs show hardly anything that training saw.*: 2\.png"):
+        scores = evaluate_views(draw, dataset, dataset.test)
+    assert [view["isolated"] for view in scores.to_json()["views"]] == [False, True]

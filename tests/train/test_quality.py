@@ -16,7 +16,7 @@ CAPTURE = 9, 32
 
 
 def test_a_run_is_measured_in_a_process_of_its_own(capture: Path) -> None:
-    points = measure(Plan(DataOptions(capture), TrainConfig(steps=30, sh_degree=0), points=2))
+    points = measure(Plan(DataOptions(capture, test_every=5), TrainConfig(steps=30, sh_degree=0), points=2))
     assert [point.step for point in points] == [15, 30]
     first, last = points
     # Importing alone takes longer than this.
@@ -49,7 +49,8 @@ def test_curves_are_drawn(tmp_path: Path) -> None:
 
 
 def test_captures_at_several_sizes_and_those_with_a_protocol(capture: Path, tmp_path: Path) -> None:
-    assert [(name, data.downscale) for name, data in captures([capture], [8, 1])] == [("demo ÷8", 8), ("demo", 1)]
+    found = [(name, data.downscale, data.test_split) for name, data in captures([capture], [8, 1])]
+    assert found == [("demo ÷8", 8, "first"), ("demo", 1, "first")]
     synthetic = tmp_path / "lego"
     synthetic.mkdir()
     (synthetic / "transforms_train.json").touch()

@@ -299,7 +299,7 @@ def test_command_and_dataset(tmp_path: Path) -> None:
     command.run()
     assert {path.name for path in out.iterdir()} == LEFT
     metrics = json.loads((out / "metrics.json").read_text())
-    assert len(metrics["held_out"]["views"]) == 3 and len(metrics["curve"]) == 8
+    assert len(metrics["held_out"]["views"]) == 2 and len(metrics["curve"]) == 8
     field = RadianceField.load(out / "field.safetensors")
     assert torch.equal(field.density, RadianceField.load(tmp_path / "grid.npz").density)
 
