@@ -87,6 +87,26 @@ def read_parameters(splat: str, built_in: bool, given: Sequence[str]) -> dict[st
     return known
 
 
+# A declaration of a number or a vector, with its name and the bracket of an array, or an operation on two names.
+_DECLARED = r"\b(?:(float|half)|(?:float|half)[234]|vector\s*<[^<>]*>)\s+(\w+)\s*(\[)?"
+_OPERATION = r"(?<![\w.*/])(?<![*/] )(\w+)\s*([*/+-])(?!=)\s*(\w+)\b\s*([\[.(])?"
+
+
+def scalar_left_of_vector(text: str) -> str:
+    """The first operation in a source with a bare scalar to the left of a vector, and its line; "" if there is none. Slang
+    2026.12 loses the scalar's gradient in some functions."""
+    code = re.sub(r"//[^\n]*|/\*.*?\*/", lambda comment: re.sub(r"[^\n]", " ", comment[0]), text, flags=re.DOTALL)
+    # By name: what the last declaration before a place says.
+    kinds: dict[str, str] = {}
+    for found in re.finditer(f"{_DECLARED}|{_OPERATION}", code):
+        scalar, name, array, left, sign, right, after = found.groups()
+        if name:
+            kinds[name] = ("scalar" if scalar else "vector") + ("s" if array else "")
+        elif kinds.get(left) == "scalar" and kinds.get(right, "") == {None: "vector", "[": "vectors"}.get(after):
+            return f"{left} {sign} {right} in line {code.count(chr(10), 0, found.start()) + 1}"
+    return ""
+
+
 def takes_of(color: "UserType") -> tuple[int | None, int]:
     """Return the FEATURES (None for any number) and the WEIGHTS that a colour's source declares."""
     features, weights = constant_in(color, "FEATURES"), constant_in(color, "WEIGHTS", 0)
