@@ -38,8 +38,10 @@ def first_error(messages: str, text: str | None = None) -> str:
     # Errors from linking have no line.
     number = int(line[1] or line[2]) if line else 0
     drawn = re.search(rf"^ *{number} \| (.*)", messages, re.MULTILINE)
-    if drawn and text is not None and drawn[1].strip() not in (text.splitlines()[number - 1 : number] or [""])[0]:
-        number = 0
+    if drawn and text is not None:
+        # SlangPy puts a line before a source that is no file.
+        lines = dict(enumerate(text.splitlines(), 1))
+        number = next((n for n in (number, number - 1) if drawn[1].strip() in lines.get(n, "")), 0)
     return f"line {number}: {said}{hint}" if number else f"{said}{hint}"
 
 

@@ -15,7 +15,7 @@ from splat_py.gpu.emission import CompilerError, Target, emit
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.messages import first_error
 from splat_py.gpu.sources import constant, shader_folder
-from splat_py.shaders.declarations import scalar_left_of_vector, takes_of
+from splat_py.shaders.declarations import SPLAT_INTERFACES, extras_read, scalar_left_of_vector, takes_of
 from splat_py.shaders.finite_differences import KINKS, Inputs, compare, worst_of
 from splat_py.shaders.functions import ShaderFunction, ShaderModule, gradients, types_of
 from splat_py.shaders.loading import FieldQueries, built_in, first_values, source, user_type
@@ -69,6 +69,10 @@ def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
         if lost:
             raise SplatError(
                 f"{name} has {lost}, a scalar left of a vector, whose gradient Slang may lose; put the vector first"
+            )
+        if interface in SPLAT_INTERFACES and extras_read(text)[0] > len(ranges):
+            raise SplatError(
+                f"{name} reads extras.{'xyzw'[len(ranges)]}, which has no range; give one, such as beta=(0.5, 2.0)"
             )
         try:
             constants = check_type(module, linked, ranges)

@@ -151,15 +151,16 @@ class OwnKernel:
             value = np.zeros(value, ELEMENTS[buffers[slang]][0][0])
         if not isinstance(value, np.ndarray | Tensor):
             raise SplatError(f"{name} is a {type(value).__name__}; give a NumPy array or a torch tensor")
-        if isinstance(value, Tensor) and str(value.dtype) not in ("torch.float32", "torch.int32", "torch.uint32"):
-            raise SplatError(f"{name} is {value.dtype}; its elements are of type {buffers[slang]}")
-        value = value.detach().contiguous() if isinstance(value, Tensor) else np.ascontiguousarray(value)
         if isinstance(value, Tensor) and value.dtype == torch.int32 and buffers[slang].startswith("uint"):
             # torch has few operations on uint32.
             value = value.view(torch.uint32)
+        dtype = str(value.dtype).removeprefix("torch.")
+        if dtype not in [np.dtype(fits).name for fits in ELEMENTS[buffers[slang]][0]]:
+            raise SplatError(f"{name} is {dtype} {list(value.shape)}; its elements are of type {buffers[slang]}")
+        value = value.detach().contiguous() if isinstance(value, Tensor) else np.ascontiguousarray(value)
         if slang not in self._written:
             return memory.array(value)
-        array = memory.empty(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+        array = memory.empty(tuple(value.shape), dtype)
         array.write(value)
         return array
 

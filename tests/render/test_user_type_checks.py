@@ -147,6 +147,11 @@ BAD |= {
         falloffs.own("return float(exp(double(sigma) * -0.5));"),
         "^Mine cannot be compiled for Metal, in rasterizeForward: 'double' type emitted; write float$",
     ),
+    "a number without a range": (
+        falloffs.own(*falloffs.SCALED),
+        r"^Mine reads extras\.y, which has no range; give one, such as beta=\(0\.5, 2\.0\)$",
+        {"wide": (0.5, 2.0)},
+    ),
     "a scalar left of a vector": (
         color("float3 f = features[0]; float w = weights[0];\n        return f + w * f;"),
         "^Mine has w \\* f in line 1[0-9], a scalar left of a vector, whose gradient Slang may lose; put the vector first$",
@@ -261,7 +266,7 @@ def test_hints(text: str, message: str) -> None:
         ),
         (
             GREY.replace("return", "if (features[0].x > 2.0) return color<K, W>(direction, features, weights); return"),
-            r"^Mine cannot be compiled: line \d+: recursion",
+            "^Mine cannot be compiled: line 12: recursion",
         ),
         (GREY.replace("Mine", "Mïne"), "^Mïne is not a name that every compiler accepts"),
     ],
