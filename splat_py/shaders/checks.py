@@ -44,7 +44,7 @@ def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
     Args:
         kind: from `source` or `load`, or the name of a built-in type.
         ranges: lowest and highest value by name, for a falloff's parameters in the order of `extras`, or for a camera's lens
-            coefficients in the order of `Camera`. The others are 0.
+            coefficients in the order of `Camera`, where those without a range are 0.
 
     Raises:
         SplatError: a check fails; the message says what is wrong and where, or has the line of the source.
@@ -110,7 +110,7 @@ def _check_falloff(module: Module, linked: str | UserType, ranges: Mapping[str, 
     extras, sigma = _check_values(lambda sigma, extras, rng: value_of(sigma, extras), furthest_of, ranges)
     names = {"extras": list(ranges)}
     _check_derivatives("value", value_of, {"sigma": sigma, "extras": extras}, names=names, limits={"sigma": (0.0, np.inf)})
-    _check_at_mean(value_of, np.zeros_like(sigma), extras, "sigma = 0", "sqrt(max(sigma, 1e-12))")
+    _check_at_mean(value_of, np.zeros_like(sigma), extras, place="sigma = 0", such_as="sqrt(max(sigma, 1e-12))")
     return {"Falloff": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
 
 
@@ -129,7 +129,8 @@ def _check_falloff2d(module: Module, linked: str | UserType, ranges: Mapping[str
     extras, sigma = _check_values(lambda *at: value_of(*inputs_at(*at).values()), furthest_of, ranges)
     inputs = inputs_at(sigma, extras, np.random.default_rng(2))
     _check_derivatives("value", value_of, inputs, names={"extras": list(ranges)})
-    _check_at_mean(value_of, np.zeros_like(inputs["d"]), inputs["conic"], extras, "d = (0, 0)", "sqrt(max(dot(d, d), 1e-12))")
+    at_mean = np.zeros_like(inputs["d"]), inputs["conic"], extras
+    _check_at_mean(value_of, *at_mean, place="d = (0, 0)", such_as="sqrt(max(dot(d, d), 1e-12))")
     return {"Falloff": linked, "Shape": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
 
 
@@ -160,9 +161,8 @@ def _check_values(
     return extras, sigma
 
 
-def _check_at_mean(value_of: ShaderFunction, *inputs_and_hint: Any) -> None:
+def _check_at_mean(value_of: ShaderFunction, *inputs: NDArray, place: str, such_as: str) -> None:
     """Check that a falloff's derivatives are finite on the mean, where a pixel's centre may lie."""
-    *inputs, place, such_as = inputs_and_hint
     if not all(np.isfinite(v).all() for v in gradients(value_of, np.ones(_SAMPLES), *inputs)):
         raise SplatError(
             f"the derivative of value is not finite at {place}, on the mean, where a pixel may lie; keep the argument of a "
