@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from splat_py import image as image
     from splat_py import portable as portable
     from splat_py import shaders as shaders
+    from splat_py import testing as testing
     from splat_py import volume as volume
     from splat_py.gpu.device import Device as Device
     from splat_py.gpu.device import adapters as devices  # noqa: F401
     from splat_py.gpu.device import get_device as get_device
+    from splat_py.gpu.sources import shader_folder as shader_folder
     from splat_py.render.information import information as information
     from splat_py.render.information import suggest as suggest
     from splat_py.render.information import uncertainty as uncertainty

@@ -107,7 +107,7 @@ def test_nothing_is_loaded_from_a_network(site: Path, pages: dict[Path, Content]
 
 def test_every_public_name_is_in_the_reference(pages: dict[Path, Content]) -> None:
     names = set().union(*(page.ids for page in pages.values()))
-    without_page = {"capture", "evaluation", "image", "portable", "shaders", "volume", "__version__"}
+    without_page = {"capture", "evaluation", "image", "portable", "shaders", "testing", "volume", "__version__"}
     wanted = {f"splat_py.{name}" for name in set(splat_py.__all__) - without_page}
     for module in ("image", "volume"):
         wanted |= {f"splat_py.{module}.{name}" for name in import_module(f"splat_py.{module}").__all__}

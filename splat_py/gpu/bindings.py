@@ -29,7 +29,7 @@ _LACKING = object()
 _WORD = re.compile(r"(?<=[a-z0-9])([A-Z])(?=([a-z])?)")
 
 # By a buffer's element type: an array's dtypes, and the multiple that its size must be.
-_ELEMENTS = {
+ELEMENTS = {
     "float": ((np.float32,), 1),
     "float2": ((np.float32,), 2),
     "float4": ((np.float32,), 4),
@@ -49,7 +49,7 @@ def _is_integer(value: Any, low: int, high: int) -> bool:
 
 
 # By a uniform's type: a test for values that fit, and a description of them.
-_SCALARS: dict[str, tuple[Callable[[Any], bool], str]] = {
+SCALARS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "float": (lambda value: type(value) is float or (isinstance(value, Real) and not isinstance(value, bool)), "a number"),
     "uint": (lambda value: _is_integer(value, 0, (1 << 32) - 1), "an integer from 0 to 2³² - 1"),
     "int": (lambda value: _is_integer(value, -(1 << 31), (1 << 31) - 1), "an integer from -2³¹ to 2³¹ - 1"),
@@ -141,13 +141,13 @@ class Bindings:
         self._check_names("uniform", uniforms, self.known.uniforms, self.needed.uniforms)
         self._check_names("buffer", buffers, self.known.buffers, self.needed.buffers)
         for name, value in uniforms.items():
-            fits, what = _SCALARS[self.known.uniforms[name]]
+            fits, what = SCALARS[self.known.uniforms[name]]
             if not fits(value):
                 raise BindingError(f"{self.kernel}: uniform {name} is {value!r}; it must be {what}")
         for name, array in buffers.items():
             if array is not None:
                 element = self.known.buffers[name]
-                dtypes, length = _ELEMENTS[element]
+                dtypes, length = ELEMENTS[element]
                 if array.dtype not in dtypes or array.size % length:
                     given = f"{array.dtype} {list(array.shape)}"
                     raise BindingError(f"{self.kernel}: buffer {name} is {given}; its elements are of type {element}")

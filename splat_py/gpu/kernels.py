@@ -203,11 +203,11 @@ class KernelCache:
         try:
             kernels[key] = self._compile(session, module, entry, constants)
         except Exception as error:
-            own = next((value.name for value in constants.values() if isinstance(value, UserType)), None)
+            own = next((value for value in constants.values() if isinstance(value, UserType)), None)
             if own is None or isinstance(error, BindingError) or "error" not in str(error):
                 raise
             # The compiler refuses some code only when a kernel is linked with it.
-            raise SplatError(f"{own} cannot be compiled, in {entry}: {first_error(str(error))}") from error
+            raise SplatError(f"{own.name} cannot be compiled, in {entry}: {first_error(str(error), own.text)}") from error
         return kernels[key]
 
     def _is_fast(self, module: str, entry: str, constants: dict[str, Any]) -> bool:
@@ -282,9 +282,15 @@ class Recorder:
         arguments do not fit the kernel, SplatError if the device does not allow so many workgroups."""
         if 0 in groups:
             return
-        self._memory.limits.check_dispatch(groups)
         kernel = self._kernels.get(module, entry, **constants_in(module, arguments))
-        numbers, found = kernel.bindings.values({name: value for name, value in arguments.items() if not name[0].isupper()})
+        self.run(kernel, groups, {name: value for name, value in arguments.items() if not name[0].isupper()})
+
+    def run(self, kernel: Kernel, groups: tuple[int, int, int], arguments: Mapping[str, Any]) -> None:
+        """Run a kernel over `groups` workgroups, with errors as for `dispatch`."""
+        if 0 in groups:
+            return
+        self._memory.limits.check_dispatch(groups)
+        numbers, found = kernel.bindings.values(arguments)
         kernel.bindings.check(numbers, found)
         flat = kernel.bindings.flat
         arrays = {flat[name]: array for name, array in found.items() if array is not None}

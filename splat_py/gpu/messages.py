@@ -3,30 +3,56 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 
 from splat_py.base.errors import DeviceLostError
 from splat_py.base.files import reason
+from splat_py.gpu.sources import shader_folder
 
 # Hints at the usual mistake behind a compiler's message.
 _HINTS = {
     "does not match interface requirement$": "; it must be static, with the interface's arguments and, if that has it, "
     "[Differentiable]",
-    "is not accessible": "; leave out the declaration of a module, or make it public",
+    "is not accessible": "; write public before it: a source with module, public, internal or private hides everything else",
+    "'double' type emitted": "; write float",
     "^array index out of bounds": "; a colour has (FEATURES + 2) / 3 vectors of features, and WEIGHTS weights",
     "^undefined identifier 'I[A-Z]": "; begin with import splat.prelude;",
 }
 
 
-def first_error(messages: str) -> str:
-    """Return Slang's first error message, of one line or with a drawing, as a clause."""
+_PUBLIC = re.compile(r"^(?:\[[^\]]*\] )*public (?:[\w<>\[\],.]+ )+(\w+)", re.MULTILINE)
+
+
+def first_error(messages: str, text: str | None = None) -> str:
+    """Return Slang's first error message, of one line or with a drawing, as a clause. With the `text` of the user's source, it
+    has no line if that is one of another source, such as code that SlangPy has written."""
     line = re.search(r":(\d+):\d+\n|\((\d+)\): error", messages)
     what = re.search(r"\^+ (.+)", messages) or re.search(r"error(?: \d+|\[\w+\]): (.+)", messages)
     if what is None:
         return reason(ValueError(messages))
-    said = what[1][:200].rstrip(".")
+    said = re.sub(r"^Slang compilation aborted .* unexpected: ", "", what[1][:200].rstrip("."))
     hint = next((hint for pattern, hint in _HINTS.items() if re.search(pattern, said)), "")
+    unknown = re.match(r"undefined identifier '(\w+)'", said)
+    if unknown and not hint:
+        hint = _like(unknown[1])
     # Errors from linking have no line.
-    return f"line {line[1] or line[2]}: {said}{hint}" if line else f"{said}{hint}"
+    number = int(line[1] or line[2]) if line else 0
+    drawn = re.search(rf"^ *{number} \| (.*)", messages, re.MULTILINE)
+    if drawn and text is not None:
+        # SlangPy puts a line before a source that is no file.
+        lines = dict(enumerate(text.splitlines(), 1))
+        number = next((n for n in (number, number - 1) if drawn[1].strip() in lines.get(n, "")), 0)
+    return f"line {number}: {said}{hint}" if number else f"{said}{hint}"
+
+
+def _like(name: str) -> str:
+    """Name the public declarations of splat_py with a name, or one like it."""
+    files = (shader_folder() / "splat").glob("*.slang")
+    modules = {found: file.stem for file in files for found in _PUBLIC.findall(file.read_text("utf-8"))}
+    if name in modules:
+        return f"; it is in splat.{modules[name]}: import that or splat.prelude"
+    found = dict.fromkeys([*(n for n in sorted(modules) if n.startswith(name)), *get_close_matches(name, modules, 3, 0.65)])
+    return f"; there is {', '.join(list(found)[:3])}" if found else ""
 
 
 @contextmanager

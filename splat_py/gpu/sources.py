@@ -38,7 +38,7 @@ _OPERATORS: dict[type, Any] = {
 
 
 def shader_folder() -> Path:
-    """The folder of the Slang sources: inside the installed package, or beside it in a checkout."""
+    """The folder of the Slang sources, an include path for SlangPy: in the installed package, or beside it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "slang"
     return installed if installed.is_dir() else package.parent / "slang"

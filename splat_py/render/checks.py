@@ -16,6 +16,7 @@ from splat_py.gpu.tensors import check_shape
 from splat_py.render.cameras import CAMERA_MODELS
 from splat_py.render.colors import color_model
 from splat_py.render.options import SPLATS, STOPS, RenderMode
+from splat_py.shaders.declarations import require_numbers
 from splat_py.shaders.functions import ShaderModule
 
 # Tensors without which nothing can be rendered.
@@ -209,6 +210,8 @@ def stack_params(splat: str | UserType | ShaderModule, params: Mapping[str, Tens
         params = {name: params[name] for name in names}
     if len(params) > 4:
         raise SplatError(f"splat_params has {len(params)} parameters; a splat has four at most")
+    if not isinstance(splat, str):
+        require_numbers(splat.text, params)
     for name, tensor in params.items():
         if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32 or tensor.device != means.device:
             raise SplatError(f"splat_params[{name!r}] must be a torch.float32 tensor on {means.device}, as means is")

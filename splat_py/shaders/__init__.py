@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from splat_py.shaders.checks import check
     from splat_py.shaders.functions import ShaderFunction, ShaderModule, gradients
     from splat_py.shaders.loading import load, source
+    from splat_py.shaders.own_kernels import OwnKernel, kernel
 
-__all__ = ["ShaderFunction", "ShaderModule", "check", "gradients", "load", "source"]
+__all__ = ["OwnKernel", "ShaderFunction", "ShaderModule", "check", "gradients", "kernel", "load", "source"]
 
 _load, _ = lazy(__name__)
 

@@ -15,14 +15,12 @@ from splat_py.gpu.emission import CompilerError, Target, emit
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.messages import first_error
 from splat_py.gpu.sources import constant, shader_folder
-from splat_py.shaders.declarations import takes_of
+from splat_py.shaders.declarations import SPLAT_INTERFACES, extras_read, scalar_left_of_vector, takes_of
+from splat_py.shaders.finite_differences import KINKS, Inputs, compare, worst_of
 from splat_py.shaders.functions import ShaderFunction, ShaderModule, gradients, types_of
 from splat_py.shaders.loading import FieldQueries, built_in, first_values, source, user_type
 
-Inputs = dict[str, NDArray[np.float32]]
-
-# Number of samples, and the share that may be off, because functions may have kinks.
-_SAMPLES, _KINKS = 2000, 0.02
+_SAMPLES = 2000
 # Languages that types must compile for.
 _LANGUAGES: dict[str, Target] = {"Metal": "metal", "WebGPU": "wgsl"}
 _ALPHA_MIN = constant("splat/blending", "ALPHA_MIN")
@@ -46,7 +44,7 @@ def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
     Args:
         kind: from `source` or `load`, or the name of a built-in type.
         ranges: lowest and highest value by name, for a falloff's parameters in the order of `extras`, or for a camera's lens
-            coefficients in the order of `Camera`. The others are 0.
+            coefficients in the order of `Camera`, where those without a range are 0.
 
     Raises:
         SplatError: a check fails; the message says what is wrong and where, or has the line of the source.
@@ -66,19 +64,29 @@ def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
         raise SplatError(f"{name} has no type that implements {', '.join(_CHECKS)}; declare one: struct Mine : IFalloff")
     for interface, (module, linked) in kinds.items():
         (check_type, kernels), name = _CHECKS[interface], linked if isinstance(linked, str) else linked.name
+        text = "" if isinstance(linked, str) else linked.text
+        lost = scalar_left_of_vector(text)
+        if lost:
+            raise SplatError(
+                f"{name} has {lost}, a scalar left of a vector, whose gradient Slang may lose; put the vector first"
+            )
+        if interface in SPLAT_INTERFACES and extras_read(text)[0] > len(ranges):
+            raise SplatError(
+                f"{name} reads extras.{'xyzw'[len(ranges)]}, which has no range; give one, such as beta=(0.5, 2.0)"
+            )
         try:
             constants = check_type(module, linked, ranges)
         # SlangPy's own errors, for code that the compiler refuses only when a function is called.
         except (RuntimeError, ValueError) as error:
             if isinstance(error, SplatError):
                 raise
-            raise SplatError(f"{name} cannot be compiled: {first_error(str(error))}") from error
+            raise SplatError(f"{name} cannot be compiled: {first_error(str(error), text)}") from error
         for (language, target), kernel in product(_LANGUAGES.items(), kernels):
             try:
                 emit(target, *kernel, constants)
             except CompilerError as error:
                 # Messages about a whole function have no line.
-                what = re.sub(r"^[a-z ]*error\[\w+\]: ", "", first_error(str(error)))
+                what = re.sub(r"^[a-z ]*error\[\w+\]: ", "", first_error(str(error), text))
                 raise SplatError(f"{name} cannot be compiled for {language}, in {kernel[1]}: {what}") from error
 
 
@@ -101,7 +109,8 @@ def _check_falloff(module: Module, linked: str | UserType, ranges: Mapping[str, 
     value_of, furthest_of = built_in("falloff").falloffOf[module], built_in("falloff").sigmaMaxThrough[module]
     extras, sigma = _check_values(lambda sigma, extras, rng: value_of(sigma, extras), furthest_of, ranges)
     names = {"extras": list(ranges)}
-    _check_derivatives("value", value_of, {"sigma": sigma, "extras": extras}, names=names, least={"sigma": 0.0})
+    _check_derivatives("value", value_of, {"sigma": sigma, "extras": extras}, names=names, limits={"sigma": (0.0, np.inf)})
+    _check_at_mean(value_of, np.zeros_like(sigma), extras, place="sigma = 0", such_as="sqrt(max(sigma, 1e-12))")
     return {"Falloff": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
 
 
@@ -120,6 +129,8 @@ def _check_falloff2d(module: Module, linked: str | UserType, ranges: Mapping[str
     extras, sigma = _check_values(lambda *at: value_of(*inputs_at(*at).values()), furthest_of, ranges)
     inputs = inputs_at(sigma, extras, np.random.default_rng(2))
     _check_derivatives("value", value_of, inputs, names={"extras": list(ranges)})
+    at_mean = np.zeros_like(inputs["d"]), inputs["conic"], extras
+    _check_at_mean(value_of, *at_mean, place="d = (0, 0)", such_as="sqrt(max(dot(d, d), 1e-12))")
     return {"Falloff": linked, "Shape": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
 
 
@@ -148,6 +159,15 @@ def _check_values(
     value = np.asarray(value_at(sigma, extras, rng))
     _refuse(~((value >= 0) & (value <= 1 + 1e-5)), "value is {}, and not from 0 to 1,", value, opacity, extras)
     return extras, sigma
+
+
+def _check_at_mean(value_of: ShaderFunction, *inputs: NDArray, place: str, such_as: str) -> None:
+    """Check that a falloff's derivatives are finite on the mean, where a pixel's centre may lie."""
+    if not all(np.isfinite(v).all() for v in gradients(value_of, np.ones(_SAMPLES), *inputs)):
+        raise SplatError(
+            f"the derivative of value is not finite at {place}, on the mean, where a pixel may lie; keep the argument of a "
+            f"root, power or logarithm above 0, such as {such_as}"
+        )
 
 
 def _refuse(wrong: NDArray, what: str, values: NDArray, opacity: NDArray, extras: NDArray) -> None:
@@ -203,14 +223,14 @@ def _check_camera(module: Module, linked: str | UserType, ranges: Mapping[str, R
     def v_jacobian(v: NDArray, inputs: Inputs) -> Inputs:
         return by_input(*gradients(linearise, {"x": v[:, 0], "y": v[:, 1]}, *arguments(inputs), identity))
 
-    _compare("project", lambda inputs: np.asarray(project(*arguments(inputs))), v_project, inputs)
+    compare("project", lambda inputs: np.asarray(project(*arguments(inputs))), v_project, inputs)
     # The forward derivative gives the Jacobian's columns, the reverse one its rows.
     columns, units = jacobian(inputs), np.eye(2, dtype=np.float32)
     rows = [v_project(np.broadcast_to(v, (len(columns), 2)), inputs)["point"] for v in units]
     off = np.abs(columns - np.stack(rows, 1)).max((1, 2)) > 1e-3 * np.abs(columns).max((1, 2)) + 1e-3
-    if off.mean() > _KINKS:
+    if off.mean() > KINKS:
         raise SplatError("the forward derivative of project is not the transpose of the reverse one; is one of them your own?")
-    _compare("the Jacobian of project", jacobian, v_jacobian, inputs)
+    compare("the Jacobian of project", jacobian, v_jacobian, inputs)
     return {"CameraModel": linked} | ({"WITH_LENS": True} if ranges else {})
 
 
@@ -263,44 +283,42 @@ def _check_field(module: Module, linked: str | UserType, ranges: Mapping[str, Ra
         return dict(zip(inputs, queries.gradients(params, **inputs, v=v)[1:], strict=True))
 
     # Voxels of a fine grid are small, and have a kink at each face.
-    _compare("query", query, v_query, inputs, steps={"place": 1e-4}, kinks=0.1)
+    compare("query", query, v_query, inputs, steps={"place": 1e-4}, kinks=0.1)
     _check_numbers(queries, params, inputs)
     return {"Field": "OwnField", "FieldFunction": linked}
 
 
 def _check_numbers(queries: FieldQueries, params: NDArray, inputs: Inputs) -> None:
     """Check derivatives by a field's parameters, each summed over all places."""
+    # Not 1: a derivative of one's own may forget to multiply by it.
+    cotangent = 1.5
+    found = np.stack([queries.gradients(params, **inputs, v=np.tile(v, (_PLACES, 1)))[0] for v in cotangent * np.eye(4)], 1)
+    found /= cotangent
+    finite = np.isfinite(found).all(1)
+    if not finite.all():
+        raise SplatError(f"the derivative of query by number {int(np.argmin(finite))} is not finite")
     rng = np.random.default_rng(2)
-    v = rng.normal(size=(_PLACES, 4)).astype(np.float32)
-    found = queries.gradients(params, **inputs, v=v)[0]
-    if not np.isfinite(found).all():
-        raise SplatError(f"the derivative of query by number {int(np.argmin(np.isfinite(found)))} is not finite")
     some = rng.choice(len(params), min(_NUMBERS, len(params)), replace=False)
-    expected, noise = np.zeros(len(some)), np.zeros(len(some))
+    expected, noise = np.zeros((2, len(some), 4))
     for i, number in enumerate(some):
         ends, moved = [], params.copy()
         for sign in (1, -1):
             moved[number] = params[number] + sign * 1e-2 * max(abs(params[number]), 0.1)
             ends.append((float(moved[number]), queries.values(moved, **inputs)))
         (above, high), (below, low) = ends
-        expected[i] = ((high - low) * v).sum() / (above - below)
-        noise[i] = 1e-6 * np.linalg.norm(high * v) / (above - below)
-    worst = _worst(found[some], expected, noise, _KINKS)
-    if worst is not None:
-        raise SplatError(
-            f"the derivative of query by number {int(some[worst])} is {found[some][worst]:.4g}, summed over {_PLACES} places, "
-            f"where finite differences have {expected[worst]:.4g}; is it read by weightAt, rowAt or networkAt, and is every "
-            "function [Differentiable]?"
-        )
+        expected[i] = (high - low).sum(0) / (above - below)
+        noise[i] = 1e-6 * np.linalg.norm(high, axis=0) / (above - below)
+    for k in range(4):
+        worst = worst_of(found[some, k], expected[:, k], noise[:, k], KINKS)
+        if worst is not None:
+            raise SplatError(
+                f"the derivative of query[{k}] by number {int(some[worst])} is {found[some[worst], k]:.4g}, summed over "
+                f"{_PLACES} places, where finite differences have {expected[worst, k]:.4g}; is it read by weightAt, rowAt or "
+                "networkAt, and is every function [Differentiable]?"
+            )
 
 
-def _check_derivatives(
-    what: str,
-    function: ShaderFunction,
-    inputs: Inputs,
-    names: Mapping[str, list[str]] | None = None,
-    least: Mapping[str, float] | None = None,
-) -> None:
+def _check_derivatives(what: str, function: ShaderFunction, inputs: Inputs, **how: Any) -> None:
     """Compare the derivatives of a function by all of its `inputs` with finite differences."""
 
     def value_of(inputs: Inputs) -> NDArray:
@@ -309,73 +327,7 @@ def _check_derivatives(
     def derivative(v: NDArray, inputs: Inputs) -> Inputs:
         return dict(zip(inputs, gradients(function, v, *inputs.values()), strict=True))
 
-    _compare(what, value_of, derivative, inputs, names or {}, least or {})
-
-
-def _compare(
-    what: str,
-    function: Callable[[Inputs], NDArray],
-    derivative: Callable[[NDArray, Inputs], Inputs],
-    inputs: Inputs,
-    names: Mapping[str, list[str]] | None = None,
-    least: Mapping[str, float] | None = None,
-    steps: Mapping[str, float] | None = None,
-    kinks: float = _KINKS,
-) -> None:
-    """Compare every derivative of v · function with central differences, which have errors from their steps and from float32.
-
-    Args:
-        names: names of an input's numbers in messages; further numbers are not checked.
-        least: an input's lowest value.
-        steps: an input's step; by default a hundredth of its value.
-        kinks: the share of places that may be off.
-    """
-    value = function(inputs)
-    bad = ~np.isfinite(value).reshape(len(value), -1).all(1)
-    if bad.any():
-        raise SplatError(f"{what} is not finite at {_place(inputs, int(np.argmax(bad)))}")
-    v = np.random.default_rng(1).normal(size=value.shape).astype(np.float32)
-    found = derivative(v, inputs)
-    for name, values in inputs.items():
-        numbers = list(np.ndindex(values.shape[1:]))
-        labels = (names or {}).get(name, [name + "".join(f"[{i}]" for i in index) for index in numbers])
-        for index, label in zip(numbers, labels, strict=False):
-            at = values[:, *index]
-            step = ((steps or {}).get(name) or 1e-2 * np.maximum(np.abs(at), 0.1)) * np.ones(len(at), np.float32)
-            ends, moved = [], values.copy()
-            for sign in (1, -1):
-                moved[:, *index] = np.maximum(at + sign * step, (least or {}).get(name, -np.inf))
-                ends.append((moved[:, *index].copy(), np.asarray(function(inputs | {name: moved}), np.float64)))
-            (above, high), (below, low) = ends
-            expected = ((high - low) * v).reshape(len(at), -1).sum(1) / (above - below)
-            actual = found[name][:, *index]
-            # A small sum of large numbers has the rounding errors of those numbers.
-            noise = 1e-6 * np.abs(high * v).reshape(len(at), -1).sum(1) / (above - below)
-            worst = _worst(actual, expected, noise, kinks)
-            if worst is not None:
-                place = _place(inputs, worst, names)
-                raise SplatError(
-                    f"the derivative of {what} by {label} is {actual[worst]:.4g} at {place}, where finite differences have "
-                    f"{expected[worst]:.4g}; is every function in it [Differentiable], and no bare scalar left of a vector?"
-                )
-
-
-def _worst(actual: NDArray, expected: NDArray, noise: NDArray, kinks: float) -> int | None:
-    """The index of the worst derivative, if more than the share `kinks` is wrong."""
-    error = np.abs(actual - expected) - 0.02 * np.abs(expected)
-    wrong = ~(error <= 0.02 * np.sqrt(np.mean(expected**2)) + 1e-4 + noise)
-    return int(np.argmax(np.where(np.isfinite(error), error, np.inf))) if np.mean(wrong) > kinks else None
-
-
-def _place(inputs: Inputs, i: int, names: Mapping[str, list[str]] | None = None) -> str:
-    """Describe a sample's inputs in a few numbers."""
-    parts = []
-    for name, values in inputs.items():
-        numbers = np.ravel(values[i])[: len((names or {}).get(name, values[i].flat))]
-        if len(numbers) and (np.any(numbers) or name == "sigma"):
-            shown = ", ".join(f"{x:.3g}" for x in numbers[:6]) + (", …" if len(numbers) > 6 else "")
-            parts.append(f"{name} = {shown if values.ndim == 1 else f'({shown})'}")
-    return ", ".join(parts)
+    compare(what, value_of, derivative, inputs, **how)
 
 
 _Check = Callable[[Module, str | UserType, Mapping[str, Range]], dict[str, Any]]

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,57 @@ def read_parameters(splat: str, built_in: bool, given: Sequence[str]) -> dict[st
     if len(known) > MOST_PARAMS:
         raise SplatError(f"splat_params has {len(known)} parameters; a splat has {MOST_PARAMS} at most")
     return known
+
+
+def extras_read(text: str) -> tuple[int, int]:
+    """Return the least and the most numbers of `extras` that a splat's source reads: all four at most if it passes them on."""
+    code = _without_comments(text)
+    names = "|".join({"extras", *re.findall(r"\b(?:value|sigmaMax)\s*\([^()]*\bfloat4\s+(\w+)\s*\)", code)})
+    read = [
+        max("xyzwrgba".index(letter) % 4 for letter in letters) if letters else int(index)
+        for letters, index in re.findall(rf"\b(?:{names})\s*(?:\.\s*([xyzwrgba]+)\b|\[\s*([0-3])\s*\])", code)
+    ]
+    least = max(read, default=-1) + 1
+    # The Gaussian reads none.
+    rest = re.sub(r"\bGaussianFalloff\.\w+\([^()]*\)|\bfloat4\s+\w+", "", code)
+    passed_on = re.search(rf"\b(?:{names})\b(?!\s*(?:\.|\[\s*[0-3]\s*\]))", rest)
+    return least, MOST_PARAMS if passed_on else least
+
+
+def require_numbers(text: str, given: Collection[str]) -> None:
+    """Raise SplatError unless `splat_params` has the numbers of `extras` that a splat's source reads."""
+    least, most = extras_read(text)
+    if not least <= len(given) <= most:
+        names = ", ".join(f"extras.{letter}" for letter in "xyzw"[:least]) or "no number of extras"
+        raise SplatError(
+            f"splat_params has {', '.join(given) or 'nothing'}; the splat's source reads {names}: give one parameter for each, "
+            "in this order"
+        )
+
+
+def _without_comments(text: str) -> str:
+    """A source with spaces for its comments, in the same lines."""
+    return re.sub(r"//[^\n]*|/\*.*?\*/", lambda comment: re.sub(r"[^\n]", " ", comment[0]), text, flags=re.DOTALL)
+
+
+# A declaration of a number or a vector, with its name and the bracket of an array, or an operation on two names.
+_DECLARED = r"\b(?:(float|half)|(?:float|half)[234]|vector\s*<[^<>]*>)\s+(\w+)\s*(\[)?"
+_OPERATION = r"(?<![\w.*/])(?<![*/] )(\w+)\s*([*/+-])(?!=)(?=\s*(\w+)\b\s*([\[.(])?)"
+
+
+def scalar_left_of_vector(text: str) -> str:
+    """The first operation in a source with a bare scalar to the left of a vector, and its line; "" if there is none. Slang
+    2026.12 loses the scalar's gradient in some functions."""
+    code = _without_comments(text)
+    # By name: what the last declaration before a place says.
+    kinds: dict[str, str] = {}
+    for found in re.finditer(f"{_DECLARED}|{_OPERATION}", code):
+        scalar, name, array, left, sign, right, after = found.groups()
+        if name:
+            kinds[name] = ("scalar" if scalar else "vector") + ("s" if array else "")
+        elif kinds.get(left) == "scalar" and kinds.get(right, "") == {None: "vector", "[": "vectors"}.get(after):
+            return f"{left} {sign} {right} in line {code.count(chr(10), 0, found.start()) + 1}"
+    return ""
 
 
 def takes_of(color: "UserType") -> tuple[int | None, int]:

@@ -13,13 +13,16 @@ from slangpy.reflection import StructType
 
 from splat_py.base.errors import SplatError
 from splat_py.gpu.device import Device
+from splat_py.gpu.kernels import UserType
 from splat_py.gpu.sources import shader_folder
+from splat_py.shaders.declarations import SlangSource
 
 # A number, anything that NumPy makes an array of, a dict of these for a struct, or one of SlangPy's own objects.
 Value: TypeAlias = Any
 
-_SCALAR = re.compile("float|uint|int|bool")
-_DTYPES = {"float": np.float32, "uint": np.uint32, "int": np.int32, "bool": np.bool_}
+_SCALAR = re.compile("float|half|double|uint|int|bool")
+_DTYPES: dict[str, Any] = {"float": np.float32, "half": np.float16, "double": np.float64}
+_DTYPES |= {"uint": np.uint32, "int": np.int32, "bool": np.bool_}
 
 
 def products(slang_type: Any, path: str = "") -> Iterator[str]:
@@ -33,7 +36,7 @@ def products(slang_type: Any, path: str = "") -> Iterator[str]:
             yield f"result_{element} * v_{element}"
 
 
-def _dtype(slang_type: Any) -> np.dtype:
+def dtype_of(slang_type: Any) -> np.dtype:
     """The NumPy type of a number, or of the numbers in a vector, matrix or array."""
     scalar = _SCALAR.search(slang_type.full_name)
     if scalar is None:
@@ -46,7 +49,7 @@ def bind(slang_type: Any, value: Value, what: str, leaf: Callable[[NDArray], Any
     if _is_slangpys(value):
         return value
     if not isinstance(slang_type, StructType):
-        return leaf(np.array(value, _dtype(slang_type), order="C"))
+        return leaf(np.array(value, dtype_of(slang_type), order="C"))
     fields = slang_type.fields
     if not isinstance(value, dict) or not (partial or set(fields) <= set(value)) or set(value) - set(fields):
         given = f"a dict of {', '.join(value)}" if isinstance(value, dict) else f"a {type(value).__name__}"
@@ -105,7 +108,7 @@ def to_numpy(slang_type: Any, result: Any) -> Any:
         return {name: to_numpy(slang_type.fields[name].type, value) for name, value in result.items()}
     if np.isscalar(result):
         return result
-    return np.array(result.to_numpy() if hasattr(result, "to_numpy") else result, _dtype(slang_type))
+    return np.array(result.to_numpy() if hasattr(result, "to_numpy") else result, dtype_of(slang_type))
 
 
 def _from_bytes(slang_type: Any, layout: Any, rows: NDArray[np.uint8]) -> Any:
@@ -117,9 +120,9 @@ def _from_bytes(slang_type: Any, layout: Any, rows: NDArray[np.uint8]) -> Any:
         }
     shape = tuple(slang_type.shape)
     values = np.ascontiguousarray(rows[..., : layout.size])
-    if _dtype(slang_type) == np.bool_:
+    if dtype_of(slang_type) == np.bool_:
         return values.reshape(*rows.shape[:-1], *shape, -1).any(axis=-1)
-    return values.view(_dtype(slang_type)).reshape(*rows.shape[:-1], *shape)
+    return values.view(dtype_of(slang_type)).reshape(*rows.shape[:-1], *shape)
 
 
 _PUBLIC_FUNCTION = re.compile(r"^(?:\[\w+\] )*public [\w<>\[\], ]+? (\w+)(<[^()\n]*>)?\(", re.MULTILINE)
@@ -132,45 +135,50 @@ class ShaderFunction:
 
     def __init__(self, module: "ShaderModule", name: str, parameters: str = "") -> None:
         self._module = module
-        self._name = name
+        self.name = name
         # A generic's parameters as in the source, "<let K : int>", until it has arguments.
         self._parameters = parameters
 
     def __repr__(self) -> str:
-        return f"{self._module.name}.{self._name}{self._parameters}"
+        return f"{self._module.name}.{self.name}{self._parameters}"
 
     def __getitem__(self, arguments: Any) -> "ShaderFunction":
         """Give a generic function its arguments: `shColor[16]` is Slang's `shColor<16>`.
 
-        A type is the name of a built-in one, or your own module that declares one.
+        A type is the name of a built-in one, your own module that declares one, or the type of a scene, such as
+        `Gaussians.splat`, that is trusted.
         """
         given = arguments if isinstance(arguments, tuple) else (arguments,)
         parameters = self._parameters.strip("<>").split(",")
         names, theirs = [], []
         for argument, parameter in zip_longest(given, parameters[: len(given)], fillvalue=""):
-            if isinstance(argument, ShaderModule):
+            if isinstance(argument, SlangSource):
+                raise SplatError(
+                    f"{argument.name} is source from a file, not trusted yet; call trust_source() of what it belongs to"
+                )
+            if isinstance(argument, ShaderModule | UserType):
                 interface = re.match(r"\s*\w+ : (\w+)", parameter)
                 if interface is None:
                     raise SplatError(f"{self!r} takes a number where {argument.name} is given")
-                theirs.append(argument.path)
-                argument = argument.type_of(interface[1])
+                argument, path = _type_in(argument, interface[1])
+                theirs.append(path)
             names.append(str(argument))
         several = ", ".join(names)
-        return ShaderFunction(self._module.importing(several, tuple(theirs)), f"{self._name}<{several}>")
+        return ShaderFunction(self._module.importing(several, tuple(theirs)), f"{self.name}<{several}>")
 
     @property
     def slangpy(self) -> spy.Function:
         """SlangPy's function object."""
         self._require_arguments()
-        return self._module.slangpy.require_function(self._name)
+        return self._module.slangpy.require_function(self.name)
 
     @property
     def reflection(self) -> Any:
         """SlangPy's description of the parameters and of the result."""
         self._require_arguments()
-        found = self._module.slangpy.layout.find_function_by_name(self._name)
+        found = self._module.slangpy.layout.find_function_by_name(self.name)
         if found is None:
-            raise SplatError(f"{self._module.name} has no function {self._name}; the arguments in brackets do not fit")
+            raise SplatError(f"{self._module.name} has no function {self.name}; the arguments in brackets do not fit")
         return found
 
     def __call__(self, *arguments: Value) -> Any:
@@ -189,6 +197,9 @@ class ShaderFunction:
         if not self.reflection.differentiable:
             raise SplatError(f"{self!r} has no gradients: it is not marked [Differentiable]")
         handle, result = self._module.device.handle, self.reflection.return_type
+        differentiated = [p.type for p in self.reflection.parameters if p.type.differentiable and not p.no_diff]
+        if any("double" in kind.full_name for kind in (result, *differentiated)):
+            raise SplatError(f"{self!r} takes or returns double, which SlangPy does not differentiate; use float")
         weights = bind(result, v_output, f"v_output of {self!r}", constant, partial=True)
         bound = self._bind(arguments, lambda array: spy.Tensor.from_numpy(handle, np.atleast_1d(array)).with_grads())
         shapes = list(batch_shapes(result, weights))
@@ -198,7 +209,7 @@ class ShaderFunction:
         # SlangPy may write the value, so it needs its own memory.
         one, value = (spy.Tensor.from_numpy(handle, fill(batch, np.float32)) for fill in (np.ones, np.zeros))
         product = value.with_grads(grad_in=one, zero=False)
-        self._module.inner_product(self._name).bwds(*bound, weights, product)
+        self._module.inner_product(self.name).bwds(*bound, weights, product)
         return tuple(gradient(*pair) for pair in zip(arguments, bound, strict=True))
 
     def _bind(self, arguments: Sequence[Value], leaf: Callable[[NDArray], Any]) -> list[Any]:
@@ -215,7 +226,7 @@ class ShaderFunction:
 
     def _require_arguments(self) -> None:
         if self._parameters:
-            raise SplatError(f"{self!r} is generic; give its arguments in brackets: {self._name}[…]")
+            raise SplatError(f"{self!r} is generic; give its arguments in brackets: {self.name}[…]")
 
 
 class ShaderModule:
@@ -225,7 +236,7 @@ class ShaderModule:
         self, device: Device, path: Path, session: spy.SlangSession | None = None, types: tuple[Path, ...] = ()
     ) -> None:
         self.device = device
-        self._session = session or device.handle
+        self.session = session or device.handle
         self.path = path
         self.name = path.stem
         self._unique_name = re.sub(r"\W", "_", "_".join((path.as_posix(), *(file.stem for file in types))))
@@ -266,7 +277,7 @@ class ShaderModule:
             file for file in (library() if named else ()) if file not in self._files and named & public_types(file)
         )
         if types not in self._importing:
-            self._importing[types] = ShaderModule(self.device, self.path, self._session, types)
+            self._importing[types] = ShaderModule(self.device, self.path, self.session, types)
         return self._importing[types]
 
     def inner_product(self, name: str) -> spy.Function:
@@ -294,7 +305,17 @@ class ShaderModule:
 
     def _compile(self, suffix: str, source: str) -> spy.Module:
         name = f"shaders{self._unique_name}{suffix}"
-        return spy.Module(self._session.load_module_from_source(name, self._imports + source))
+        return spy.Module(self.session.load_module_from_source(name, self._imports + source))
+
+
+def _type_in(own: ShaderModule | UserType, interface: str) -> tuple[str, Path]:
+    """The name of the type that implements an interface in one's own Slang, and its file."""
+    if isinstance(own, ShaderModule):
+        return own.type_of(interface), own.path
+    from splat_py.shaders.loading import source
+
+    module = source(own.text)
+    return own.name if own.name in types_of(own.text, interface) else module.type_of(interface), module.path
 
 
 def gradients(function: ShaderFunction, v_output: Value, *arguments: Value) -> tuple[Any, ...]:

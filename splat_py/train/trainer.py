@@ -18,6 +18,7 @@ from splat_py.render.views import through
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders.custom_types import CAMERA, COLOR, SPLAT
+from splat_py.shaders.declarations import require_numbers
 from splat_py.shaders.functions import ShaderModule
 from splat_py.train import density
 from splat_py.train.capture_model import CaptureModel, CaptureStep, LearntCapture
@@ -88,6 +89,8 @@ class Trainer(StepsInFlight):
         begun, model = CAMERA.begun_with(begun, camera, resumed=resumed, trust_source=trust_source)
         begun, self.color = COLOR.begun_with(begun, color, resumed=resumed, trust_source=trust_source)
         self.config = (begun if resumed else with_sizes(begun, self.color)).with_parameters(splat_params, resumed)
+        if isinstance(self.splat, UserType) and not resumed:
+            require_numbers(self.splat.text, self.config.parameters())
         self.ranks = distributed if isinstance(distributed, Ranks) else joined(self.device) if distributed else ALONE
         self.config = replace(self.config, batch=self.ranks.batch_of(self.config.batch))
         self.config.validate()

@@ -9,6 +9,7 @@ from torch import Tensor
 import splat_py as splat
 from splat_py import shaders
 from splat_py.gpu.kernels import UserType
+from splat_py.shaders.declarations import extras_read
 from tests.refusals import refused
 from tests.render.test_camera_models import check, scene_of
 
@@ -89,6 +90,36 @@ def test_the_gaussian_as_a_type_of_ones_own(packed: bool) -> None:
     options: dict[str, Any] = {"packed": packed, "accumulate": "pair"}
     mine = results(splat=shaders.source(OWN_GAUSSIAN), **options)
     torch.testing.assert_close(mine, results(**options), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("source", "given", "message"),
+    [
+        (own(*SCALED), ("wide",), r"has wide; the splat's source reads extras\.x, extras\.y: give one parameter for each"),
+        (own(*SCALED), (), r"has nothing; the splat's source reads extras\.x, extras\.y"),
+        (OWN_GAUSSIAN, ("wide",), "has wide; the splat's source reads no number of extras"),
+    ],
+)
+def test_parameters_that_the_source_does_not_read(source: str, given: tuple[str, ...], message: str) -> None:
+    scene = scene_of("pinhole", WIDTH, HEIGHT, seed=83)
+    params = {name: torch.ones(len(scene["means"])) for name in given}
+    refused(message, of_scene, scene, splat=shaders.source(source), splat_params=params)
+
+
+@pytest.mark.parametrize(
+    ("value", "numbers"),
+    [
+        ("exp(-sigma) * extras.x + extras[2]", (3, 3)),
+        ("exp(-sigma * extras.y) // extras.w", (2, 2)),
+        ("dot(extras.xz, extras.xz)", (3, 3)),
+        ("other(sigma, extras) * extras.x", (1, 4)),
+        ("GaussianFalloff.value(sigma, extras)", (0, 0)),
+    ],
+)
+def test_numbers_that_a_source_reads(value: str, numbers: tuple[int, int]) -> None:
+    text = own(f"return {value};\n", "return GaussianFalloff.sigmaMax(opacity, extras);")
+    assert extras_read(text) == numbers
+    assert extras_read(text.replace("extras", "p")) == numbers
 
 
 def test_parameters_in_the_order_of_extras() -> None:

@@ -272,6 +272,14 @@ def test_contradictions_of_a_checkpoint(dataset: Dataset, tmp_path: Path) -> Non
         Trainer(dataset, resume=checkpoint, camera="fisheye")
 
 
+def test_training_names_the_numbers_that_a_source_reads(dataset: Dataset) -> None:
+    for params in ({"rate": 1.0}, {"rate": 1.0, "height": 1.0, "heigth": 1.0}):
+        with pytest.raises(
+            SplatError, match=r"splat_params has rate.*; the splat's source reads extras\.x, extras\.y: give one"
+        ):
+            Trainer(dataset, CONFIG, splat=shaders.source(OWN), splat_params=params)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

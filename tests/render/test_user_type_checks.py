@@ -103,11 +103,11 @@ def test_ones_own_pass(kind: str) -> None:
 BAD = {
     "a camera's lost gradient of the focal length": (
         camera(BODY.replace("camera.focal * (", "detach(camera.focal) * (")),
-        r"derivative of project by focal\[0\] is 0 at point = \(",
+        r"derivative of project\[0\] by focal\[0\] is 0 at point = \(",
     ),
     "a camera's derivative of its own that is wrong": (
         camera(BODY.replace("sqrt(", "longer("), DOMAIN, WRONG),
-        r"derivative of project by point\[[012]\] is .* where finite differences have",
+        r"derivative of project\[[01]\] by point\[[012]\] is .* where finite differences have",
     ),
     "a camera's domain": (
         camera("return camera.focal * sqrt(1.0 - dot(t.xy, t.xy)) + camera.principal;", ""),
@@ -116,11 +116,11 @@ BAD = {
     "a camera that sees nothing": (camera(more=DOMAIN.replace("0.2", "200.0")), "isInDomain is false, .* nearly everywhere"),
     "a colour's lost gradient of weights": (
         color("return features[0] * weights[0] + float3(detach(weights[1]) * features[1].x);"),
-        r"derivative of color by weights\[1\] is 0 at direction = ",
+        r"derivative of color\[0\] by weights\[1\] is 0 at direction = ",
     ),
     "a colour's lost gradient of directions": (
         color("return features[0] * dot(detach(direction), features[1]) * weights[0] + float3(weights[1]);", 6),
-        r"derivative of color by direction\[0\] is 0 at",
+        r"derivative of color\[0\] by direction\[0\] is 0 at",
     ),
     "a colour that is not a number": (color("return log(features[0]) + float3(weights[0]);"), "color is not finite at"),
     "a colour's index beyond its weights": (
@@ -138,7 +138,44 @@ BAD = {
 }
 
 
+BAD |= {
+    "a falloff's infinite derivative on the mean": (
+        falloffs.own("return exp(exp(log(sigma)) * -0.5);"),
+        r"derivative of value is not finite at sigma = 0, on the mean, .* such as sqrt\(max\(sigma, 1e-12\)\)",
+    ),
+    "a falloff of double": (
+        falloffs.own("return float(exp(double(sigma) * -0.5));"),
+        "^Mine cannot be compiled for Metal, in rasterizeForward: 'double' type emitted; write float$",
+    ),
+    "a number without a range": (
+        falloffs.own(*falloffs.SCALED),
+        r"^Mine reads extras\.y, which has no range; give one, such as beta=\(0\.5, 2\.0\)$",
+        {"wide": (0.5, 2.0)},
+    ),
+    "a scalar left of a vector": (
+        color("float3 f = features[0]; float w = weights[0];\n        return f + w * f;"),
+        "^Mine has w \\* f in line 1[0-9], a scalar left of a vector, whose gradient Slang may lose; put the vector first$",
+    ),
+}
+
 FOUND = [*falloffs.BAD.items(), *falloffs2d.BAD.items(), *BAD.items()]
+
+
+@pytest.mark.parametrize("value", ["exp(-sqrt(sigma))", "exp(-sqrt(max(sigma, 1e-12)))"])
+def test_an_infinite_slope_at_the_mean(value: str) -> None:
+    """Laplace's falloff, exp(-|x|): steps of finite differences shorten towards 0."""
+    far = "float x = log(opacity / ALPHA_MIN); return x * x;"
+    shaders.check(shaders.source(falloffs.own(f"return {value};", far)))
+
+
+@pytest.mark.parametrize("scale", ["2.0", "200.0"])
+def test_derivatives_in_messages_are_those_of_the_function(scale: str) -> None:
+    text = color(f"return features[0] + float3({scale} * detach(weights[0]), 0.0, 0.0);", 3, 1)
+    refused(
+        rf"by weights\[0\] is 0 at .*, where finite differences have {float(scale):.0f}(\.\d*)?; is",
+        shaders.check,
+        shaders.source(text),
+    )
 
 
 @pytest.mark.parametrize("found", [found for _, found in FOUND], ids=[kind for kind, _ in FOUND])
@@ -208,8 +245,13 @@ def test_a_file_that_was_missing_is_found_when_it_is_there(tmp_path: Path) -> No
         (GREY.replace("[Differentiable]", ""), r"line \d+: .*; it must be static, .* \[Differentiable\]$"),
         (GREY.replace("static float3", "float3"), r"line \d+: .*; it must be static"),
         (GREY.replace("import splat.prelude;", ""), r"'IColor'; begin with import splat\.prelude;$"),
+        (GREY.replace("features[0]", "Gaussian.f()"), r"'Gaussian'; there is Gaussian3D, GaussianFalloff, gaussian$"),
+        (
+            GREY.replace("splat.prelude", "splat.color").replace("features[0]", "features[0] * sigmoid(1.0)"),
+            r"'sigmoid'; it is in splat\.gaussian: import that or splat\.prelude$",
+        ),
     ],
-    ids=["no [Differentiable]", "not static", "no import"],
+    ids=["no [Differentiable]", "not static", "no import", "another name", "another module"],
 )
 def test_hints(text: str, message: str) -> None:
     refused(message, shaders.source, text)
@@ -218,10 +260,13 @@ def test_hints(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("module mine;\n" + GREY, r"^Mine cannot be compiled: line \d+: 'Mine' is not accessible .*; leave out"),
+        (
+            "module mine;\n" + GREY,
+            r"^Mine cannot be compiled: 'Mine' is not accessible .*; write public before it: a source with module",
+        ),
         (
             GREY.replace("return", "if (features[0].x > 2.0) return color<K, W>(direction, features, weights); return"),
-            r"^Mine cannot be compiled: line \d+: recursion",
+            "^Mine cannot be compiled: line 12: recursion",
         ),
         (GREY.replace("Mine", "Mïne"), "^Mïne is not a name that every compiler accepts"),
     ],

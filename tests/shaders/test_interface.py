@@ -1,16 +1,18 @@
 """splat_py.shaders itself, prelude.slang, and a bug of the compiler that the shaders avoid."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import slangpy as spy
+import torch
 
-from splat_py import shaders
+from splat_py import Gaussians, shader_folder, shaders
 from splat_py.base.errors import SplatError
 from splat_py.gpu.device import get_device
-from splat_py.gpu.sources import shader_folder
+from splat_py.shaders.loading import user_type
 from tests.refusals import refused
 
 HERE = Path(__file__).parent
@@ -142,6 +144,23 @@ def test_types_of_ones_own_in_brackets() -> None:
     refused("the arguments in brackets do not fit", shaders.falloff.falloffOf[3], sigma, extras)
 
 
+def test_a_scenes_own_type_in_brackets(tmp_path: Path) -> None:
+    across = HALVED.replace(": IFalloff", ": IFalloff2D").replace("float sigma,", "float2 d, float3 conic,")
+    own = shaders.source(across.replace("sigma * extras.x", "dot(d, d) * extras.x"))
+    one = torch.ones(1)
+    scene = Gaussians(torch.zeros(1, 3), torch.ones(1, 4), torch.zeros(1, 3), one, torch.zeros(1, 1, 3), {"rate": one})
+    replace(scene, splat=user_type(own, "IFalloff2D")).save(tmp_path / "scene.ply")
+    loaded = Gaussians.load(tmp_path / "scene.ply")
+    with pytest.raises(SplatError, match="Halved is source from a file, not trusted yet; call trust_source"):
+        shaders.falloff2d.falloff2DOf[loaded.splat]
+    trusted = loaded.trust_source().splat
+    at = [1.0, 2.0], [1.0, 0.0, 1.0], [0.5, 0.0, 0.0, 0.0]
+    assert shaders.falloff2d.falloff2DOf[trusted](*at) == shaders.falloff2d.falloff2DOf[own](*at)
+    assert shaders.falloff2d.falloff2DOf[trusted](*at) == pytest.approx(np.exp(-1.25))
+    with pytest.raises(SplatError, match="no type that implements IFalloff; declare one"):
+        shaders.falloff.falloffOf[trusted]
+
+
 def test_a_file_that_has_changed_is_compiled_again(tmp_path: Path) -> None:
     file, inner = tmp_path / "own.slang", tmp_path / "my-inner.slang"
     inner.write_text("public float inner(float x) { return x + 1; }\n")
@@ -171,3 +190,12 @@ def test_a_file_that_does_not_exist(tmp_path: Path) -> None:
     refused(r"nowhere\.slang does not exist", shaders.load, tmp_path / "nowhere.slang")
     (tmp_path / "mine.txt").write_text("public float f(float x) { return x; }")
     refused(r"mine\.txt does not end in \.slang", shaders.load, tmp_path / "mine.txt")
+
+
+def test_slangpy_alone_finds_the_shaders() -> None:
+    options = {"include_paths": [spy.SHADER_PATH, shader_folder()]}
+    device = spy.Device(type=get_device().handle.info.type, compiler_options=options)
+    module = spy.Module(
+        device.load_module_from_source("mine", "import splat.prelude; float twice(float x) { return sigmoid(x) * 2; }")
+    )
+    assert module.require_function("twice")(0.0) == 1.0
