@@ -20,6 +20,7 @@ from splat_py.train.evaluation import evaluate
 from splat_py.train.learnt_parts import AFFINE, PPISP, Looks
 from splat_py.train.trainer import Trainer
 from tests.refusals import refused
+from tests.scene.captures import ring, write_colmap, write_transforms
 from tests.shaders.oracle import pullback
 from tests.train.refinement import assert_same_bits
 
@@ -169,6 +170,18 @@ def test_pixels_that_are_masked_do_not_count(exposed: Dataset) -> None:
     checkpoint = Trainer(exposed, CONFIG).checkpoint()
     fewer = replace(exposed, train=exposed.train[:-1])
     refused(r"exposures of \d+ photographs, but .* trains on", Trainer, fewer, resume=checkpoint)
+
+
+def test_cameras_are_those_of_the_files(tmp_path: Path) -> None:
+    """Photographs with equal intrinsics in transforms.json; COLMAP's cameras, though both have the same numbers."""
+    write_transforms(tmp_path / "json", ring(4), {2: {"fl_x": 99}, 3: {"fl_x": 99}})
+    assert cameras_of(load_dataset(tmp_path / "json", test_every=0)) == [0, 0, 1, 1]
+    write_colmap(tmp_path / "colmap", ring(4), text=True)
+    described, images = (tmp_path / "colmap" / "sparse" / "0" / f"{name}.txt" for name in ("cameras", "images"))
+    text = described.read_text()
+    described.write_text(f"{text.rstrip()}\n2{text.splitlines()[-1][1:]}\n")
+    images.write_text(images.read_text().replace(" 1 001.png", " 2 001.png"))
+    assert cameras_of(load_dataset(tmp_path / "colmap", test_every=0)) == [0, 1, 0, 0]
 
 
 def with_two_cameras(dataset: Dataset) -> Dataset:
