@@ -83,7 +83,7 @@ def cameras_of(dataset: Dataset, response: NDArray[np.float32] | None = None) ->
 
 class CaptureModel:
     """The parts that a run's options ask for, and their state in checkpoints. SplatError if a checkpoint has another number of
-    photographs, or an environment is requested with cameras other than pinholes."""
+    photographs or cameras, or an environment is requested with cameras other than pinholes."""
 
     def __init__(self, device: Device, config: TrainConfig, dataset: Dataset, state: State | None) -> None:
         count = len(dataset.train)
