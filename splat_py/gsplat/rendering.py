@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, get_args
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
+from splat_py.base.fields import require_number
 from splat_py.gpu.sources import constant
 from splat_py.gsplat.torch_impl import own_package
 from splat_py.gsplat.unsupported import (  # noqa: F401
@@ -220,6 +221,7 @@ def _with_keys(meta: dict[str, Any]) -> dict[str, Any]:
 
 def _tile_size(width: int, height: int, with_eval3d: Any) -> int:
     """gsplat's own choice."""
+    require_number(width=width, height=height)
     return 8 if with_eval3d and not is_1_5() and min(width, height) < 1080 else 16
 
 

@@ -7,7 +7,7 @@ have their own poses.
 import math
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
@@ -89,7 +89,7 @@ def read_colmap(root: Path) -> Capture:
         raise SplatError(f"{root} holds no COLMAP model; put cameras, images and points3D into its folder sparse/0")
     model = read_model(folder)
     used = {image.camera for image in model.images}
-    lenses = {key: _lens(folder, camera) for key, camera in model.cameras.items() if key in used}
+    lenses = {key: replace(_lens(folder, camera), camera=key) for key, camera in model.cameras.items() if key in used}
     views: list[View] = []
     missing: list[str] = []
     for image in model.images:

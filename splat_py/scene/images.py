@@ -44,6 +44,7 @@ class Lens:
     cy: float
     distortion: tuple[float, ...]  # (k1, k2, p1, p2, k3), optionally with (k4, k5, k6), or (k1, k2, k3, k4) if fisheye
     fisheye: bool = False  # the coefficients distort the angle from the axis instead of its tangent
+    camera: int | None = None  # key of the camera in COLMAP's model; without one, photographs with equal lenses have one camera
 
     @property
     def K(self) -> NDArray[np.float64]:

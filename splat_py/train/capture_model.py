@@ -21,16 +21,22 @@ from splat_py.render.images import Image
 from splat_py.scene.camera import Camera, Distortion
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.environment import Environment, require_pinhole
+from splat_py.scene.images import Lens
 from splat_py.train.config import TrainConfig
 from splat_py.train.learnt_parts import (
     COEFFICIENTS,
     ENVIRONMENT,
     EXPOSURES,
+    GRID,
+    GRIDS,
     INTRINSICS,
     LENS_CORRECTION,
     POSE_CORRECTION,
     POSES,
+    PPISP,
     RESPONSE,
+    SHARED,
+    BilateralGrids,
     CameraRefinement,
     LearntEnvironment,
     Looks,
@@ -58,13 +64,30 @@ def corrected(camera: Camera, pose: NDArray, shared: NDArray) -> Camera:
     return replace(camera.moved(pose[:3], pose[3:]), K=K, distortion=lens)
 
 
+def cameras_of(dataset: Dataset, response: NDArray[np.float32] | None = None) -> list[int]:
+    """Return for each view the index of its camera among those of the training photographs, or their number if none has it.
+    All views have one camera if a learnt `response` has only one, as in earlier versions. SplatError for another number."""
+    found: dict[Lens, int] = {}
+    for view in dataset.train:
+        found.setdefault(dataset.views[view].lens, len(found))
+    learnt = len(found) if response is None else response.size // SHARED
+    if learnt == 1:
+        return [0] * len(dataset)
+    if learnt != len(found):
+        raise SplatError(
+            f"the run has learnt the responses of {learnt} cameras, but {dataset.root} trains on {len(found)}; "
+            "name the capture that it was trained on with --data"
+        )
+    return [found.get(view.lens, learnt) for view in dataset.views]
+
+
 class CaptureModel:
     """The parts that a run's options ask for, and their state in checkpoints. SplatError if a checkpoint has another number of
-    photographs, or an environment is requested with cameras other than pinholes."""
+    photographs or cameras, or an environment is requested with cameras other than pinholes."""
 
     def __init__(self, device: Device, config: TrainConfig, dataset: Dataset, state: State | None) -> None:
         count = len(dataset.train)
-        for name in (EXPOSURES, POSES):
+        for name in (EXPOSURES, GRIDS, POSES):
             if state and name in state and len(state[name]) != count:
                 raise SplatError(
                     f"the checkpoint holds the {name} of {len(state[name])} photographs, but {dataset.root} trains on "
@@ -72,8 +95,12 @@ class CaptureModel:
                 )
         self.device, self.config = device, config
         self.places = {view: place for place, view in enumerate(dataset.train)}
-        kind = look_of(config)
-        self.looks = Looks(device, kind, count, state) if kind else None
+        self.looks: Looks | BilateralGrids | None = None
+        if kind := look_of(config):
+            cameras = cameras_of(dataset, state.get(RESPONSE) if state else None)
+            self.looks = Looks(device, kind, [cameras[view] for view in dataset.train], state)
+        elif config.bilateral_grid:
+            self.looks = BilateralGrids(device, count, state)
         self.cameras = CameraRefinement(device, count, dataset.scene_scale, state) if config.refine_cameras else None
         for view in dataset.views if config.environment else ():
             require_pinhole(view.camera)
@@ -120,9 +147,9 @@ class CaptureStep:
         if model.cameras:
             self.v_projection, self.v_shading = zeros((1, captured.row_length)), zeros((1, CAMERA_ROW))
         if recorder is None:
-            rows = part_rows(captured.width * captured.height)
-            self._v_look = zeros((rows, model.looks.kind.look_floats)) if model.looks else None
-            self._v_environment = zeros((rows, 3 * COEFFICIENTS)) if model.environment else None
+            pixels = captured.width * captured.height
+            self._v_look = zeros(model.looks.parts_shape(pixels)) if model.looks else None
+            self._v_environment = zeros((part_rows(pixels), 3 * COEFFICIENTS)) if model.environment else None
             return
         if model.cameras:
             self.cameras = model.cameras.record(recorder, self._place, captured)
@@ -171,23 +198,27 @@ class CaptureStep:
 
 def is_of_capture(name: str) -> bool:
     """True if an array of a checkpoint belongs to the capture, not to the scene."""
-    return name.partition(".")[0] in (EXPOSURES, RESPONSE, POSES, INTRINSICS, ENVIRONMENT)
+    return name.partition(".")[0] in (EXPOSURES, RESPONSE, GRIDS, POSES, INTRINSICS, ENVIRONMENT)
 
 
 def capture_shapes(config: TrainConfig, layout: Layout) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the capture's arrays in a checkpoint. KeyError or ValueError if exposures or poses, whose rows count
-    the photographs, are missing or empty."""
+    """Return the shapes of the capture's arrays in a checkpoint. KeyError or ValueError if arrays whose rows count photographs
+    or cameras are missing or empty."""
     shapes: dict[str, tuple[int, ...]] = {}
     kind = look_of(config)
-    each = {EXPOSURES: kind.own_floats} if kind else {}
-    each |= {POSES: POSE_CORRECTION} if config.refine_cameras else {}
+    each: dict[str, tuple[int, ...]] = {EXPOSURES: (kind.own_floats,)} if kind else {}
+    each |= {GRIDS: GRID} if config.bilateral_grid else {}
+    each |= {POSES: (POSE_CORRECTION,)} if config.refine_cameras else {}
     for name, row in each.items():
         _, (count, *_) = layout[name]
         if count == 0:
             raise ValueError(f"{name} have no rows")
-        shapes[name] = (count, row)
-    if kind and kind.look_floats > kind.own_floats:
-        shapes[RESPONSE] = (kind.look_floats - kind.own_floats,)
+        shapes[name] = (count, *row)
+    if kind is PPISP:
+        # Photographs shared one response in earlier versions; each camera has one at most.
+        _, shape = layout[RESPONSE]
+        cameras = shape[0] if len(shape) == 2 else 0
+        shapes[RESPONSE] = (cameras, SHARED) if 0 < cameras <= shapes[EXPOSURES][0] else (SHARED,)
     if config.refine_cameras:
         shapes[INTRINSICS] = (LENS_CORRECTION,)
     if config.environment:
@@ -215,7 +246,7 @@ class LearntCapture:
     def load(cls, path: Path, config: TrainConfig) -> Self:
         """Read the learnt capture of a run with this configuration; SplatError if the file is damaged, or missing although the
         run learns one."""
-        if not (look_of(config) or config.refine_cameras or config.environment):
+        if not (look_of(config) or config.bilateral_grid or config.refine_cameras or config.environment):
             return cls({})
 
         def check(header: dict[str, Any], layout: Layout) -> None:
@@ -228,7 +259,7 @@ class LearntCapture:
 
     @property
     def response(self) -> NDArray[np.float32] | None:
-        """Vignetting and response of the photographs' camera, for `evaluate`."""
+        """Vignetting and response of each camera, [cameras, 27], for `evaluate`; [27] from earlier versions."""
         return self.arrays.get(RESPONSE)
 
     @property

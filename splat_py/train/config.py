@@ -146,9 +146,12 @@ class TrainConfig:
 
     # Learn exposure and white balance of each photograph: an affine map of the scene's colours (Kerbl et al. 2024).
     exposure: bool = False
-    # Learn what the camera does to colours (Deutsch et al. 2026, PPISP): exposure and white balance of each photograph, and the
-    # vignetting and the response that all share. In the place of `exposure`.
+    # Learn what cameras do to colours (Deutsch et al. 2026, PPISP): exposure and white balance of each photograph, vignetting
+    # and response of each camera. In the place of `exposure`.
     ppisp: bool = False
+    # Learn a bilateral grid of each photograph (Wang et al. 2024): 16 x 16 x 8 affine maps of colours, by place and brightness,
+    # for photographs whose parts were toned differently, by a phone or a program. In the place of `exposure`.
+    bilateral_grid: bool = False
     # Learn corrections of poses, focal length, principal point and lens (Lin et al. 2021), and write them to transforms.json.
     refine_cameras: bool = False
     # Learn a background behind all Gaussians, such as a sky, by direction (spherical harmonics of degree 3).
@@ -187,8 +190,9 @@ class TrainConfig:
         for slot in SLOTS:
             slot.validate(*slot.fields(self))
         self.parameters()
-        if self.exposure and self.ppisp:
-            raise SplatError("exposure and ppisp exclude each other: both learn how bright a photograph is; choose one")
+        looks = [name for name in ("exposure", "ppisp", "bilateral_grid") if getattr(self, name)]
+        if len(looks) > 1:
+            raise SplatError(f"{looks[0]} and {looks[1]} exclude each other: both learn how bright a photograph is; choose one")
         if self.environment and self.random_background:
             raise SplatError("environment and random_background exclude each other: there is only one background; choose one")
 

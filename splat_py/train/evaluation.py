@@ -28,7 +28,8 @@ from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.partition import visible_points
 from splat_py.scene.pictures import beside, inside, picture_names, write_image
-from splat_py.train.learnt_parts import Looks
+from splat_py.train.capture_model import cameras_of
+from splat_py.train.learnt_parts import SHARED, Looks
 from splat_py.train.photometric_loss import SUMS, WINDOW, Comparison, SsimPasses
 
 # Variances and slopes below this count as 0.
@@ -110,13 +111,14 @@ def evaluate(
             poses: these have moved the scene, so a score at the captured pose would measure the pose instead (Lin et al. 2021,
             BARF, section 4.2).
         environment: shown behind the scene instead of the dataset's background.
-        response: vignetting and response that a run has learnt with `ppisp` (`LearntCapture.response`), applied to renders.
+        response: vignetting and response of each camera, [cameras, 27], that a run has learnt with `ppisp`
+            (`LearntCapture.response`), applied to renders. Photographs of cameras that it has not learnt get the mean.
         lpips: also compute LPIPS.
         pictures: folder for PNGs that show each photograph beside its render.
         device: where to render and to compare; the default device if None.
 
     Raises:
-        SplatError: the dataset holds out no view.
+        SplatError: the dataset holds out no view, or `response` has another number of cameras.
     """
     if not dataset.test:
         raise SplatError(f"{dataset.root} holds out no view to evaluate; load it with test_every of 2 or more")
@@ -132,9 +134,15 @@ def evaluate(
                 views[index] = replace(view, camera=found.camera)
         dataset = replace(dataset, views=views, _images=dataset._images)
 
+    responses = {}
+    if response is not None:
+        rows = response.reshape(-1, SHARED)
+        of_views = np.vstack([rows, rows.mean(0)])[cameras_of(dataset, response)]
+        responses = {view.name: row for view, row in zip(dataset.views, of_views, strict=True)}
+
     def draw(camera: Camera) -> NDArray[np.float32]:
         image = render(gaussians, camera, **how)
-        return image if response is None else Looks.develop(get_device(device), image, response)
+        return Looks.develop(get_device(device), image, responses[camera.name]) if responses else image
 
     return evaluate_views(draw, dataset, dataset.test, pictures, lpips=lpips, device=device)
 

@@ -1,7 +1,8 @@
 """The parts of a capture that can be learnt beside the scene: looks of photographs, an environment, and corrections of cameras.
 Each records its forward pass, its backward pass and its step (kernels/capture_model.slang)."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,10 @@ from splat_py.train.parameters import State
 
 # Names of the learnt parts in checkpoints.
 EXPOSURES, RESPONSE, ENVIRONMENT, POSES, INTRINSICS = "exposures", "response", "environment", "poses", "intrinsics"
+GRIDS = "grids"
 EXPOSURE: int = constant("splat/capture_model", "EXPOSURE")
+# The shape of a photograph's bilateral grid.
+GRID: tuple[int, ...] = (*(constant("splat/bilateral_grid", name) for name in ("LEVELS", "ROWS", "COLUMNS")), EXPOSURE)
 # Coefficients of the environment per channel.
 COEFFICIENTS: int = constant("splat/capture_model", "ENVIRONMENT")
 POSE_CORRECTION, LENS_CORRECTION = (
@@ -33,6 +37,8 @@ _PIXELS: int = _THREADS * constant("kernels/capture_model", "RUN")
 _ADAM_OF_PHOTOGRAPHS, _ADAM = Adam(epsilon=1e-15, beta1=0.5, beta2=0.9), Adam(epsilon=1e-15)
 # Learning rates fall exponentially from the first to the second.
 _ENVIRONMENT_RATES = 1e-2, 1e-3
+# gsplat's 2e-3 is for grids that all move in every step; its fall to a hundredth, and the share of a run with rising rates.
+_GRID_RATES, _GRID_WARM_UP = (5e-2, 5e-4), 1 / 30
 # Initial learning rates of cameras, in radians and shares; the translations' rate is multiplied by the scene's scale. They fall
 # quadratically to zero: scenes become sharp, and gradients good, late in a run.
 _ROTATION_LR, _TRANSLATION_LR, _FOCAL_LR, _PRINCIPAL_LR, _LENS_LR = 5e-3, 5e-3, 5e-4, 2e-4, 1e-4
@@ -79,7 +85,7 @@ class LookKind:
     """A way of showing the scene's colours that photographs learn: an `ILook` in Slang (slang/splat/capture_model.slang)."""
 
     look: str
-    # Floats of a row, and the first ones of them, which each photograph has for itself.
+    # Floats of a row, and the first ones of them, which each photograph has for itself. Others are a camera's.
     look_floats: int
     own_floats: int
     # Learning rates of own and of shared floats; they fall exponentially from the first to the second.
@@ -91,29 +97,37 @@ class LookKind:
 
 AFFINE = LookKind("Exposure", EXPOSURE, EXPOSURE, (0.05, 0.001), neutral=tuple(np.eye(3, 4).ravel()))
 PPISP = LookKind("Ppisp", constant("splat/ppisp", "PPISP"), constant("splat/ppisp", "VIGNETTING"), (0.3, 0.006))
+# Floats of a camera.
+SHARED = PPISP.look_floats - PPISP.own_floats
 
 
 def look_of(config: TrainConfig) -> LookKind | None:
-    """The look that a run's options ask for."""
+    """The look that a run's options ask for, if it is not a bilateral grid."""
     return AFFINE if config.exposure else PPISP if config.ppisp else None
 
 
 class Looks(_Learnt):
     """The looks of photographs: maps from the scene's colours to each photograph's.
 
-    A step updates only its photographs' own floats, and those that all photographs share. The mean of own floats is held where
-    it changes nothing, so the scene has the average brightness and tint of the photographs; exports and views without a
-    photograph show these. The state in a checkpoint has "exposures", [photographs, `LookKind.own_floats`], "response" with the
-    shared floats if there are any, and the moments of both.
+    A step updates only its photographs' own floats, and those of their `cameras`, one index for each photograph. The mean of
+    own floats is held where it changes nothing, so the scene has the average brightness and tint of the photographs; exports
+    and views without a photograph show these. The state in a checkpoint has "exposures", [photographs, `LookKind.own_floats`],
+    "response", [cameras, `SHARED`], if cameras have any, and the moments of both.
     """
 
-    def __init__(self, device: Device, kind: LookKind, photographs: int, state: Mapping[str, NDArray] | None = None) -> None:
+    def __init__(
+        self, device: Device, kind: LookKind, cameras: Sequence[int], state: Mapping[str, NDArray] | None = None
+    ) -> None:
         neutral = np.array(kind.neutral or (0.0,) * kind.own_floats, np.float32)
-        values = {EXPOSURES: np.tile(neutral, (photographs, 1))}
+        values = {EXPOSURES: np.tile(neutral, (len(cameras), 1))}
         if kind.look_floats > kind.own_floats:
-            values[RESPONSE] = np.zeros(kind.look_floats - kind.own_floats, np.float32)
+            values[RESPONSE] = np.zeros((max(cameras) + 1, kind.look_floats - kind.own_floats), np.float32)
         super().__init__(device, values, state)
-        self.kind, self._count = kind, photographs
+        self.kind, self._cameras = kind, cameras
+
+    def parts_shape(self, pixels: int) -> tuple[int, int]:
+        """Return the shape of `record_backward`'s result, for an image of so many pixels."""
+        return part_rows(pixels), self.kind.look_floats
 
     def record(self, recorder: Recorder, photograph: int, colors: Array) -> Array:
         """Return a render [1, H, W, 3] as the photograph shows it."""
@@ -132,10 +146,12 @@ class Looks(_Learnt):
     def record_update(
         self, recorder: Recorder, photograph: int, parts: Array, status: Array, epoch: int, step: int, progress: float
     ) -> None:
-        """Take one Adam step on the look of a photograph that has learnt `epoch` times before, and on the shared floats, which
-        have learnt `step` times. `parts` is from `record_backward`; `progress` is the share of the run that is done, 0 to 1."""
+        """Take one Adam step on the look of a photograph that has learnt `epoch` times before, and on the floats of its camera,
+        after `step` steps of all cameras. `parts` is from `record_backward`; `progress` is the share of the run that is done,
+        0 to 1."""
         settings = _ADAM_OF_PHOTOGRAPHS.settings(epoch, _rate(self.kind.rates, progress))
-        shared = _ADAM.settings(step, _rate(self.kind.shared_rates, progress))
+        of_camera = step * self._cameras.count(self._cameras[photograph]) // len(self._cameras)
+        shared = _ADAM.settings(of_camera, _rate(self.kind.shared_rates, progress))
         gradient = {"parts": parts, "part_rows": parts.shape[0], "status": status}
         of_all = self._look(photograph) | gradient
         self._dispatch(recorder, "updateLook", 1, settings=settings, response_settings=shared, **of_all)
@@ -145,16 +161,63 @@ class Looks(_Learnt):
         kind: dict[str, Any] = {RESPONSE: None}
         if RESPONSE in self._arrays:
             kind = {"Look": self.kind.look, "LOOK_FLOATS": self.kind.look_floats, "OWN_FLOATS": self.kind.own_floats}
-        return {"photograph": photograph, "photographs": self._count, **kind}
+        return {"photograph": photograph, "photographs": len(self._cameras), "camera": self._cameras[photograph], **kind}
 
     @classmethod
     def develop(cls, device: Device, image: NDArray[np.float32], response: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return a render [H, W, 3] as a photograph of mean exposure and tint shows it, by a run's `response`."""
-        looks = cls(device, PPISP, 1)
+        """Return a render [H, W, 3] as a photograph of mean exposure and tint shows it, by a camera's `response` [27]."""
+        looks = cls(device, PPISP, [0])
         looks._arrays[RESPONSE] = device.memory.array(response)
         with device.recording() as recorder:
             shown = looks.record(recorder, 0, device.memory.array(image[None]))
         return shown.numpy()[0]
+
+
+class BilateralGrids(_Learnt):
+    """Looks as bilateral grids (slang/splat/bilateral_grid.slang). A step updates only its photographs' grids. The state in a
+    checkpoint has "grids", [photographs, 8, 16, 16, 12], and their moments."""
+
+    def __init__(self, device: Device, photographs: int, state: Mapping[str, NDArray] | None = None) -> None:
+        neutral = np.array(AFFINE.neutral, np.float32)
+        super().__init__(device, {GRIDS: np.tile(neutral, (photographs, *GRID[:3], 1))}, state)
+
+    def parts_shape(self, pixels: int) -> tuple[int, int]:
+        """Return the shape of `record_backward`'s result."""
+        return math.prod(GRID[:3]), EXPOSURE
+
+    def record(self, recorder: Recorder, photograph: int, colors: Array) -> Array:
+        """Return a render [1, H, W, 3] as the photograph shows it."""
+        recorder.stage("exposure")
+        shown = recorder.scratch(colors.shape)
+        self._over_pixels(recorder, "sliceGrid", colors.size // 3, photograph, colors, shown=shown)
+        return shown
+
+    def record_backward(self, recorder: Recorder, photograph: int, colors: Array, v_shown: Array) -> Array:
+        """Turn the gradient of `record`'s result into that of `colors`, in place. Returns the gradient of the grid, also by its
+        total variation."""
+        recorder.stage("exposure")
+        v_grid = recorder.scratch(self.parts_shape(colors.size // 3))
+        sums = {"v_colors": v_shown, "parts": v_grid, "part_rows": v_grid.shape[0]}
+        self._over_pixels(recorder, "gatherGrid", v_grid.shape[0] * _THREADS, photograph, colors, **sums)
+        self._over_pixels(recorder, "sliceGridBackward", colors.size // 3, photograph, colors, v_colors=v_shown)
+        return v_grid
+
+    def record_update(
+        self, recorder: Recorder, photograph: int, parts: Array, status: Array, epoch: int, step: int, progress: float
+    ) -> None:
+        """Take one Adam step on a photograph's grid, as `Looks.record_update`; once an epoch, centre the mean of all maps."""
+        settings = _ADAM_OF_PHOTOGRAPHS.settings(epoch, min(progress / _GRID_WARM_UP, 1) * _rate(_GRID_RATES, progress))
+        self._dispatch(recorder, "updateGrid", parts.size, photograph=photograph, parts=parts, status=status, settings=settings)
+        if photograph == 0:
+            all_grids = self._arrays[GRIDS]
+            sums = recorder.scratch((_THREADS, EXPOSURE))
+            of_all = {"photographs": all_grids.shape[0], "parts": sums, "part_rows": sums.shape[0], "status": status}
+            self._dispatch(recorder, "sumGrids", _THREADS**2, **of_all)
+            self._dispatch(recorder, "centreGrids", all_grids.size, **of_all)
+
+    def _over_pixels(self, recorder: Recorder, entry: str, threads: int, photograph: int, colors: Array, **arrays: Any) -> None:
+        image = {"colors": colors, "width": colors.shape[2], "pixels": colors.size // 3}
+        self._dispatch(recorder, entry, threads, photograph=photograph, **image, **arrays)
 
 
 class LearntEnvironment(_Learnt):

@@ -17,6 +17,7 @@ from splat_py.gpu.device import Device, Tuning, free_bytes, process_bytes, share
 from splat_py.scene.dataset import Dataset
 from splat_py.train.checkpoint import initial_count
 from splat_py.train.config import TrainConfig
+from splat_py.train.learnt_parts import GRID
 from splat_py.train.photometric_loss import BAND_BYTES, CHANNELS, floats_a_pixel
 from splat_py.train.step import ISECTS_PER_GAUSSIAN
 
@@ -72,7 +73,7 @@ class MemoryUse:
 
     gaussians: int  # parameters, moments, gradients and splats
     lists: int  # of intersections of splats with tiles
-    images: int  # renders and the loss
+    images: int  # renders, the loss and bilateral grids
     copies: int  # of the Gaussians, while they are densified, averaged or saved
     freed: int  # buffers kept for reuse
     ahead: int  # photographs being loaded
@@ -133,8 +134,11 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
 
     # Renders; separate colours if depths are known; and the images of exposures, an environment or random backgrounds.
     floats = 3 + channels + 1 + (7 if config.depth_lambda else 0)
-    floats += 3 * (config.exposure + config.ppisp + config.environment) + config.random_background
-    images = 0
+    looks = config.exposure + config.ppisp + config.bilateral_grid
+    floats += 3 * (looks + config.environment) + config.random_background
+    # Grids with their moments, and the gradients of those in a step.
+    grids = config.bilateral_grid * _rows(len(work.train), [math.prod(GRID)] * 3)
+    images = grids + config.bilateral_grid * config.photographs * _rows(1, [math.prod(GRID)])
     for size in set(work.train):
         pixels = size.width * size.height
         sweeps = [min(4 * pixels * CHANNELS * each, BAND_BYTES) for each in floats_a_pixel(work.tuning)]
@@ -144,7 +148,7 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
     moved = parameters + _rows(count, [1] * 13) - packed - sums
     # Or the peak is at the parameters' means, or at a checkpoint when all steps are done.
     means = _rows(count, groups)
-    saved = means + (state + means - packed - per_isect if shared else 0)
+    saved = means + (state + means + grids - packed - per_isect if shared else 0)
     copies, freed = max(moved, means, saved), min(MOST_FREE_BYTES, parameters)
     ahead = (AHEAD + config.photographs) * 4 * largest.width * largest.height * (3 if shared else 1)
     return MemoryUse(parameters + splats + binning + packed + sums, lists, images, copies, freed, ahead)

@@ -6,7 +6,7 @@ scene.ply               the Gaussians, in the dataset's own frame
 scene.html              a page to walk through the scene, which opens from disk
 metrics.json            scores of the held-out views, and the curve of the training loss
 held-out/               photographs beside renders
-capture.safetensors     other learnt parts: exposures, refined cameras, an environment
+capture.safetensors     other learnt parts: looks of photographs, refined cameras, an environment
 transforms.json         the refined cameras, for other programs
 """
 

@@ -185,7 +185,7 @@ class Trainer(StepsInFlight):
         return gaussians_of(state, self.config, self.splat, self.color)
 
     def learnt_capture(self) -> LearntCapture:
-        """Return the present exposures, cameras and environment."""
+        """Return the present looks, cameras and environment."""
         self.finish()
         return LearntCapture.of(self._capture.state())
 

@@ -50,6 +50,12 @@ def test_one_sigma_point_on_the_image_is_enough_in_1_6() -> None:
         assert bool(radii.all()) is drawn
 
 
+def test_sizes_that_are_no_numbers_are_named_where_tiles_follow_them() -> None:
+    gaussian = *one(0, 0, 2.0), torch.ones(1), torch.ones(1, 3)
+    gsplat.use("1.6")
+    refused("width is '32'", gsplat.rasterization, *gaussian, *VIEW[:2], "32", 32, with_ut=True, with_eval3d=True)
+
+
 def test_the_least_compensation_without_opacities() -> None:
     mean, quat, scales = one(0, 0, 2.0, scale=1e-6)
     for version, least in (("1.5.3", 1e-3), ("1.6", 0.005)):

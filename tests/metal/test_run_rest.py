@@ -33,6 +33,7 @@ from tests.image import test_rasterizers as rasterizers
 from tests.metal.device import MetalOnCpu
 from tests.portable import test_portable as portables
 from tests.train import test_adam, test_loss
+from tests.train import test_bilateral_grid as bilateral_grids
 from tests.train import test_camera_refinement as refinements
 from tests.train import test_environment as environments
 from tests.train import test_exposure as exposures
@@ -59,6 +60,7 @@ AS_ON_VULKAN = [
     *(named(photometric_losses.check, name) for name in ("L2", "Charbonnier", "own")),
     named(exposures.test_gradients_of_a_picture_of_several_workgroups),
     named(exposures.test_what_cameras_do_to_colours, 0.4),
+    named(bilateral_grids.test_pictures_gradients_and_steps, 41, 53),
     *(named(refinements.test_kernels, with_lens) for with_lens in (False, True)),
     named(environments.test_kernels),
     named(environments.test_photographs_over_random_backgrounds),

@@ -24,7 +24,16 @@ from splat_py.scene.images import ImageStore, View
 from splat_py.train import density
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
-from splat_py.train.learnt_parts import AFFINE, PPISP, CameraRefinement, LearntEnvironment, LookKind, Looks
+from splat_py.train.learnt_parts import (
+    AFFINE,
+    GRID,
+    PPISP,
+    BilateralGrids,
+    CameraRefinement,
+    LearntEnvironment,
+    LookKind,
+    Looks,
+)
 from splat_py.train.parameters import FILTER, GROUPS, MEAN, Filter3D, ParameterMeans, Parameters
 from splat_py.train.photometric_loss import SUMS, PhotometricLoss, pack
 from splat_py.train.step import BatchSums
@@ -74,6 +83,7 @@ def cases() -> list[Case]:
         Case("density control", "densify", _densify),
         Case("Markov chain Monte Carlo", "mcmc", _mcmc),
         *(Case(f"learnt {name}", name, partial(_look, *look)) for name, look in LOOKS.items()),
+        Case("learnt grids", "grids", _grids),
         Case("learnt cameras", "cameras", _cameras),
         Case("learnt environment", "environment", _environment),
         Case("learnt background", "background", _background),
@@ -293,13 +303,33 @@ def image(seed: int, low: float, high: float = 1.0) -> Floats:
 
 
 def _look(kind: LookKind, state: Callable[[], Arrays], light: tuple[float, float], device: Device, stored: Arrays) -> Arrays:
-    looks = Looks(device, kind, PHOTOGRAPHS, state())
+    looks = Looks(device, kind, [0] * PHOTOGRAPHS, state())
     colors, v_colors = (device.memory.array(image(seed, *of)) for seed, of in ((100, light), (101, (-1.0, 1.0))))
     with device.recording() as recorder:
         shown = looks.record(recorder, PHOTOGRAPH, colors)
         parts = looks.record_backward(recorder, PHOTOGRAPH, colors, v_colors)
         looks.record_update(recorder, PHOTOGRAPH, parts, _counting(device), EPOCH, CAPTURE_STEP, PROGRESS)
     return {"shown": shown.numpy()[0, ::3], "v_colors": v_colors.numpy()[0, ::3], **looks.state()}
+
+
+def grid_state() -> Arrays:
+    return state_of("grids", 126, PHOTOGRAPHS, *GRID)
+
+
+def _grids(device: Device, stored: Arrays) -> Arrays:
+    grids = BilateralGrids(device, PHOTOGRAPHS, grid_state())
+    colors, v_colors = (device.memory.array(image(seed, low)) for seed, low in ((100, 0.0), (101, -1.0)))
+    with device.recording() as recorder:
+        shown = grids.record(recorder, PHOTOGRAPH, colors)
+        v_grid = grids.record_backward(recorder, PHOTOGRAPH, colors, v_colors)
+        for photograph in (PHOTOGRAPH, 0):
+            grids.record_update(recorder, photograph, v_grid, _counting(device), EPOCH, CAPTURE_STEP, PROGRESS)
+    return {"shown": shown.numpy()[0, ::3], "v_colors": v_colors.numpy()[0, ::3], **some_of(grids.state())}
+
+
+def some_of(state: Arrays) -> Arrays:
+    """A part of the photograph's grid and of its moments."""
+    return {name: values[PHOTOGRAPH].ravel()[::293] for name, values in state.items()}
 
 
 def camera_state() -> Arrays:

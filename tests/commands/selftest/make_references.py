@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 import tests.reference as ref
+import tests.reference.bilateral_grid as grid_ref
 import tests.reference.camera_correction as camera_ref
 import tests.reference.exposure as exposure_ref
 import tests.reference.ppisp as ppisp_ref
@@ -63,6 +64,7 @@ def make() -> dict[str, npt.NDArray[Any]]:
         mcmc,
         exposure,
         ppisp,
+        grids,
     )
     once += (cameras, environment, background, image, image_step, volume_step, volume_hash, portable)
     found: dict[str, Arrays] = {function.__name__.replace("_", " "): function() for function in once}
@@ -345,6 +347,17 @@ def ppisp() -> Arrays:
     counts = train_cases.PHOTOGRAPH, colors, v_shown, train_cases.EPOCH, train_cases.CAPTURE_STEP
     after, shown, v_colors = ppisp_ref.updated(state, *counts, rates=(np.sqrt(0.3 * 0.006), 5e-4))
     return {"shown": shown[::3], "v_colors": v_colors[::3], **after}
+
+
+def grids() -> Arrays:
+    state = {name: f64(values) for name, values in train_cases.grid_state().items()}
+    colors, v_shown = f64(train_cases.image(100, 0))[0], f64(train_cases.image(101, -1))[0]
+    one = train_cases.PHOTOGRAPH
+    shown, v_grid, v_colors = grid_ref.differentiated(state["grids"][one], colors, v_shown)
+    for photograph in (one, 0):
+        learn(state, "grids", v_grid, train_cases.EPOCH + 1, at=photograph, lr=np.sqrt(5e-2 * 5e-4), beta1=0.5, beta2=0.9)
+    state["grids"] += grid_ref.NEUTRAL.numpy() - state["grids"].mean((0, 1, 2, 3))
+    return {"shown": shown[::3], "v_colors": v_colors[::3], **train_cases.some_of(state)}
 
 
 def cameras() -> Arrays:
