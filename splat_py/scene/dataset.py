@@ -317,7 +317,7 @@ def depths_of_points(camera: Camera, points: NDArray[np.float64]) -> NDArray[np.
 
 def surface_pixels(camera: Camera, points: Points | None) -> NDArray[np.bool_]:
     """Pixels [H, W] whose rays meet a surface: those of the capture's points, and all between them that no disc without a
-    point, a tenth as wide as the picture's longer side, can cover (a morphological closing, which stays inside their outline)."""
+    point, a tenth as wide as the longer side, can cover (a morphological closing, which stays inside their outline)."""
     if points is None:
         return np.zeros((camera.height, camera.width), bool)
     known = (depths_of_points(camera, points[0].astype(np.float64)) > 0).astype(np.uint8)

@@ -91,6 +91,13 @@ def test_a_run_keeps_it_and_commands_render_it(capture: Path, dataset: Dataset, 
     refused("does not exist", open_scene, out, None, None)
 
 
+def test_a_sky_that_files_will_lack_is_said_before_training(capture: Path, tmp_path: Path) -> None:
+    how = ["train", capture, "--environment", "--out", "run", "--max-memory", "1MB"]
+    for options, said in (([], False), (["--splat", "BetaKernel"], True)):
+        result = splat(*how, *options, cwd=tmp_path)
+        assert result.returncode == 1 and ("the sky will be missing in exported files" in result.stdout) == said
+
+
 class Grey:
     """Photographs of nothing but the grey that environments begin with."""
 
@@ -102,7 +109,7 @@ def test_what_is_near_becomes_opaque_though_the_environment_has_its_colour(datas
     assert dataset.points is not None
     xyz = dataset.points[0]
     grey = replace(dataset, points=(xyz, np.full_like(dataset.points[1], 128)), _images=cast(Any, Grey()))
-    trainer = Trainer(grey, TrainConfig(steps=120, sh_degree=0, environment=True, densify_every=120))
+    trainer = Trainer(grey, TrainConfig(steps=60, sh_degree=0, environment=True, densify_every=60))
     camera = dataset.views[dataset.test[0]].camera
     known = depths_of_points(camera, xyz.astype(np.float64)) > 0
 
