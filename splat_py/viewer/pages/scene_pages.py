@@ -44,7 +44,7 @@ _MODULES = re.compile(r'^import .*? from "\./\w+\.js";\n|^export ', re.MULTILINE
 MOST_BUFFERS, _SHARED_BYTES = 10, 16384
 # The largest finite float16.
 _LARGEST_HALF = 65504.0
-# Height and width of a page's sky, which changes little from one pixel to the next: 49 dB and more
+# Height and width of a page's sky, which changes little from one pixel to the next.
 _PANORAMA = 256, 512
 # Keyframes of a page's slow turn; seconds for a whole one and for one to and fro, and degrees to either side.
 _KEYS, _ROUND, _SWING, _SWAY = 24, 60.0, 24.0, 15.0
