@@ -13,6 +13,7 @@ from splat_py.commands.terminal import console, explicit_options, print_error, p
 from splat_py.scene.sources import ENDINGS, is_scene_file, require_capture, require_ending, require_scene, require_scene_file
 
 if TYPE_CHECKING:
+    from splat_py.scene.environment import Environment
     from splat_py.scene.gaussians import Gaussians
 
 Three = tuple[float, float, float]
@@ -45,6 +46,8 @@ class Export:
     data: Path | None = None
     # Version of a .spz: 2, 3, or 4, which needs the package zstandard.
     spz_version: int = 3
+    # Add the sky of a run with --environment as a shell of 5,000 far Gaussians; a .html holds it without.
+    bake_environment: bool = True
 
     def run(self) -> None:
         if self.playground is not None:
@@ -67,19 +70,21 @@ class Export:
         from splat_py.train.run import RunFolder, capture_of, learnt_of
         from splat_py.viewer.pages.scene_pages import write_playground
 
-        how: dict[str, Any] = {"title": scene.stem}
+        how: dict[str, Any] = {"title": _title(scene)}
         if is_scene_file(scene):
             gaussians = Gaussians.load(scene)
         else:
             folder = RunFolder(scene)
             config, gaussians = folder.record().config, folder.gaussians()
-            how = {"antialiased": config.antialiased, "title": "demo" if scene == _DEMO else scene.resolve().name}
+            how["antialiased"] = config.antialiased
+            environment = learnt_of(scene, config).environment
+            if environment is not None:
+                gaussians = self._baked(page, gaussians, environment)
             # The photographs may have been moved away.
             dataset = capture_of(scene, None)
             if dataset is not None:
                 how |= {"cameras": [view.camera for view in dataset.views], "near": dataset.near}
-                # The page's kernels do not draw a learnt environment.
-                if learnt_of(scene, config).environment is None:
+                if environment is None:
                     how["background"] = tuple(map(float, dataset.background))
         with console.status("making the page"):
             write_playground(page, gaussians, **how)
@@ -96,29 +101,52 @@ class Export:
             require_scene(scene)
         elif not scene.is_dir():
             raise SplatError(f"{scene} is not a folder; name the folder of a training run, or a scene file")
-        gaussians, after = _gaussians(scene, out)
-        cameras: tuple[Any, ...] = ()
+        gaussians, environment, after = _gaussians(scene, out)
+        if environment is not None and not is_page:
+            gaussians = self._baked(out, gaussians, environment)
+        how: dict[str, Any] = {}
         if is_page:
             from splat_py.train.run import capture_of
             from splat_py.viewer.pages.scene_pages import write_viewer
 
+            how = {"title": _title(scene)}
             dataset = capture_of(scene, self.data)
+            if environment is not None:
+                how["background"] = environment
+            elif dataset is not None:
+                how["background"] = dataset.background
             if dataset is None:
                 console.print("no capture found: the page begins with a view of the whole scene; name a capture with --data")
             else:
-                cameras = [view.camera for view in dataset.views], dataset.background
+                how["cameras"] = [view.camera for view in dataset.views]
         with console.status(f"writing {out}"):
-            losses = write_viewer(out, gaussians, *cameras) if is_page else gaussians.save(out, self.spz_version)
+            losses = write_viewer(out, gaussians, **how) if is_page else gaussians.save(out, self.spz_version)
         print_losses(out, losses)
         console.print(f"{len(gaussians):,} Gaussians{after} are in {out}")
 
+    def _baked(self, out: Path, gaussians: "Gaussians", environment: "Environment") -> "Gaussians":
+        """The scene for a file that holds no environment: in a shell, or with a sentence that says why not."""
+        why = "--no-bake-environment leaves it out"
+        if self.bake_environment:
+            try:
+                return environment.baked(gaussians)
+            except SplatError as error:
+                why = str(error)
+        print_error(f"the sky is missing in {out}: {why}")
+        return gaussians
 
-def _gaussians(scene: Path, out: Path) -> "tuple[Gaussians, str]":
-    """The scene, and a clause with its number of steps."""
+
+def _title(scene: Path) -> str:
+    return scene.stem if is_scene_file(scene) else "demo" if scene == _DEMO else scene.resolve().name
+
+
+def _gaussians(scene: Path, out: Path) -> "tuple[Gaussians, Environment | None, str]":
+    """The scene, the environment learnt with it, and a clause with its number of steps."""
     if is_scene_file(scene):
         from splat_py.scene.gaussians import Gaussians
 
-        return Gaussians.load(scene), ""
+        return Gaussians.load(scene), None, ""
+    from splat_py.train.capture_model import LearntCapture
     from splat_py.train.checkpoint import Checkpoint
     from splat_py.train.run import RunFolder
 
@@ -127,11 +155,9 @@ def _gaussians(scene: Path, out: Path) -> "tuple[Gaussians, str]":
     # Other viewers do not read the type from the .ply's comments.
     if gaussians.splat != "Gaussian" and out.suffix.lower() == ".ply":
         console.print(f"splats are of type {config.splat}; other viewers draw them as Gaussians")
-    if config.environment:
-        print_error(f"{out} does not hold the learnt environment; the scene loses its background")
     if gaussians.features is not None:
         console.print(f"colours are of type {config.color}; other viewers show the same colour from all directions")
-    return gaussians, f" after {checkpoint.step:,} steps"
+    return gaussians, LearntCapture.of(checkpoint.state).environment, f" after {checkpoint.step:,} steps"
 
 
 @dataclass

@@ -133,6 +133,12 @@ class Train(OnDevice):
             from splat_py.viewer.page_server import require_viewer
 
             require_viewer()
+        if self.config.environment and not (self.config.splat == "Gaussian" and self.config.has_harmonics):
+            console.print(
+                "the sky will be missing in exported files, because far Gaussians cannot join splats or colours of another "
+                "type; see it with `splat view`, or leave out --splat and --color",
+                soft_wrap=True,
+            )
         from splat_py.fit.distributed import device_of, joined
         from splat_py.train.run import RunFolder, train
 

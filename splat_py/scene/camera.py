@@ -248,6 +248,21 @@ def mean_up(cameras: Sequence[Camera]) -> Float64Array:
     return up if up @ own >= 0 else -up
 
 
+def best_covered(cameras: Sequence[Camera], points: ArrayLike) -> Camera:
+    """The camera with the most points [P, 3] around the middle of its picture: a first view of the scene."""
+    world = np.asarray(points, dtype=np.float64)
+    world = world[:: max(1, len(world) // _MOST_POINTS)]
+    return max(cameras, key=lambda camera: float(_centrality(camera, world)[0].sum()))
+
+
+def _centrality(camera: Camera, world: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Weights [P] of points, a normal distribution around the middle of a camera's picture and 0 behind it; and depths [P]."""
+    x, y, depth = camera.K @ (camera.viewmat[:3, :3] @ world.T + camera.viewmat[:3, 3:])
+    safe = np.where(depth > 1e-9, depth, 1.0)
+    off = np.hypot(x / safe / camera.width - 0.5, y / safe / camera.height - 0.5)
+    return np.where(depth > 1e-9, np.exp(-0.5 * (off / _CENTRAL) ** 2), 0.0), depth
+
+
 def find_subject(cameras: Sequence[Camera], points: ArrayLike) -> Float64Array | None:
     """The weighted mean [3] of the points [P, 3] in the middle of the cameras' pictures, or None if there are no such points.
 
@@ -259,13 +274,9 @@ def find_subject(cameras: Sequence[Camera], points: ArrayLike) -> Float64Array |
     world = world[:: max(1, len(world) // _MOST_POINTS)]
     weights = np.zeros(len(world))
     for camera in cameras:
-        x, y, depth = camera.K @ (camera.viewmat[:3, :3] @ world.T + camera.viewmat[:3, 3:])
+        central, depth = _centrality(camera, world)
         ahead = depth > 1e-9
-        if not ahead.any():
-            continue
-        safe = np.where(ahead, depth, 1.0)
-        off = np.hypot(x / safe / camera.width - 0.5, y / safe / camera.height - 0.5)
-        nearness = np.minimum(np.median(depth[ahead]) / safe, 3) ** 4
-        weights += np.where(ahead, nearness * np.exp(-0.5 * (off / _CENTRAL) ** 2), 0)
+        if ahead.any():
+            weights[ahead] += np.minimum(np.median(depth[ahead]) / depth[ahead], 3) ** 4 * central[ahead]
     weights **= 2
     return np.average(world, axis=0, weights=weights) if weights.sum() > 1e-12 * len(cameras) ** 2 else None

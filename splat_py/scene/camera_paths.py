@@ -15,7 +15,16 @@ from scipy.spatial.transform import Rotation, RotationSpline
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import check_fields, dataclass_of
 from splat_py.base.files import is_file, parse_json, refusing, regular, write_json
-from splat_py.scene.camera import MOST_DISTANCE, Camera, camera_extent, find_focus, find_subject, look_at_matrix, mean_up
+from splat_py.scene.camera import (
+    MOST_DISTANCE,
+    Camera,
+    best_covered,
+    camera_extent,
+    find_focus,
+    find_subject,
+    look_at_matrix,
+    mean_up,
+)
 from splat_py.scene.similarity import quaternion_of
 
 Float64Array = NDArray[np.float64]
@@ -44,7 +53,7 @@ class _Surroundings:
     def of(cls, cameras: Sequence[Camera], points: Float64Array | None) -> Self:
         focus, _ = find_focus(cameras)
         up = mean_up(cameras)
-        around = _covered_arc(cameras, focus, up)[1] is None
+        around = covered_arc(cameras, focus, up)[1] is None
         subject = None if points is None or around else find_subject(cameras, points)
         focus = focus if subject is None else subject
         offsets = np.stack([camera.position for camera in cameras]) - focus
@@ -52,7 +61,7 @@ class _Surroundings:
         radii = np.linalg.norm(offsets - heights[:, None] * up, axis=1)
         # A camera straight above the focus would have no "up" in its picture.
         radius = max(float(np.quantile(radii, 0.75)), 0.05 * abs(float(heights.mean())), 1e-6)
-        return cls(focus, up, *_ground(cameras, up), radius, heights, *_covered_arc(cameras, focus, up))
+        return cls(focus, up, *_ground(cameras, up), radius, heights, *covered_arc(cameras, focus, up))
 
     def eyes(self, azimuths: Float64Array, heights: Float64Array) -> Float64Array:
         across = np.cos(azimuths)[:, None] * self.east + np.sin(azimuths)[:, None] * self.north
@@ -85,12 +94,13 @@ class _Surroundings:
 def orbit(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) -> list[Camera]:
     """A closed path of `n` cameras for a turntable video of a captured scene.
 
-    If cameras are all around, the path is a full circle around the point they look at (`find_focus`); its cameras aim a little
-    above or below that point to centre the subject. Otherwise the path stays near the photographs, since the scene behind is
-    unknown: an ellipse in (azimuth, height) over the covered arc around `find_subject`, at the cameras' mean height. Its
-    distance from the vertical through the subject exceeds that of three quarters of the cameras, to show the whole subject.
-    If photographs look outwards from the middle of a room, the path does the same and turns around once. All cameras have the
-    size and intrinsics of the first, without lens distortion. SplatError if `cameras` is empty or `n` is below 1.
+    If cameras are all around, the path is a full circle around the point they look at (`find_focus`), which begins beside the
+    camera that sees most (`best_covered`); its cameras aim a little above or below that point to centre the subject. Otherwise
+    the path stays near the photographs, since the scene behind is unknown: an ellipse in (azimuth, height) over the covered arc
+    around `find_subject`, at the cameras' mean height. Its distance from the vertical through the subject exceeds that of three
+    quarters of the cameras, to show the whole subject. If photographs look outwards from the middle of a room, the path turns
+    around there once. All cameras have the size and intrinsics of the first, without lens distortion. SplatError if
+    `cameras` is empty or `n` is below 1.
 
     `points` [P, 3] are for example a capture's sparse points or its Gaussians' means; without them, `find_focus` decides.
     """
@@ -101,7 +111,8 @@ def orbit(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) ->
     around = _Surroundings.of(cameras, world)
     heights = around.heights
     if around.arc is None:
-        azimuths, height = phase, np.full(n, heights.mean())
+        first = best_covered(cameras, around.focus[None] if world is None else world).position - around.focus
+        azimuths, height = phase + math.atan2(first @ around.north, first @ around.east), np.full(n, heights.mean())
     else:
         # Sway a little around a single camera; otherwise the video would stand still.
         azimuths = around.middle + max(0.35 * around.arc, math.radians(5)) * np.sin(phase)
@@ -205,7 +216,7 @@ def _ground(cameras: Sequence[Camera], up: Float64Array) -> tuple[Float64Array, 
     return east, np.cross(up, east)
 
 
-def _covered_arc(cameras: Sequence[Camera], focus: Float64Array, up: Float64Array) -> tuple[float, float | None]:
+def covered_arc(cameras: Sequence[Camera], focus: Float64Array, up: Float64Array) -> tuple[float, float | None]:
     """The middle and the length, radians, of the cameras' arc around `focus`; the length is None if they are all around."""
     east, north = _ground(cameras, up)
     offsets = np.stack([camera.position for camera in cameras]) - focus

@@ -334,6 +334,19 @@ def depths_of_points(camera: Camera, points: NDArray[np.float64]) -> NDArray[np.
     return np.where(np.isinf(depths), np.float32(0), depths)
 
 
+def surface_pixels(camera: Camera, points: Points | None) -> NDArray[np.bool_]:
+    """Pixels [H, W] whose rays meet a surface: those of the capture's points, and all between them that no disc without a
+    point, a tenth as wide as the longer side, can cover (a morphological closing, which stays inside their outline)."""
+    if points is None:
+        return np.zeros((camera.height, camera.width), bool)
+    known = (depths_of_points(camera, points[0].astype(np.float64)) > 0).astype(np.uint8)
+    side = max(camera.width, camera.height) // 10 | 1
+    disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side))
+    # Without a margin, all that is outside the picture would count as a surface.
+    closed = cv2.morphologyEx(np.pad(known, side), cv2.MORPH_CLOSE, disc)
+    return np.asarray(closed[side:-side, side:-side] > 0)
+
+
 def load_depths(view: View) -> NDArray[np.float32]:
     """A view's depth map at its camera's size, resampled to the nearest pixel: a mean across an edge lies on no surface."""
     path, lens = view.depth_path, view.lens

@@ -16,7 +16,7 @@ from splat_py.fit.steps import with_moments
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder
-from splat_py.render.cameras import CAMERA_ROW, Cameras
+from splat_py.render.cameras import CAMERA_ROW
 from splat_py.render.images import Image
 from splat_py.scene.camera import Camera, Distortion
 from splat_py.scene.dataset import Dataset
@@ -44,7 +44,7 @@ from splat_py.train.learnt_parts import (
     part_rows,
 )
 from splat_py.train.parameters import State
-from splat_py.train.views import RandomBackgrounds
+from splat_py.train.views import RandomBackgrounds, TrainingViews
 
 # Kind of the files that hold learnt captures.
 _CAPTURE = "splat_py.capture"
@@ -126,10 +126,11 @@ class CaptureStep:
     """
 
     def __init__(
-        self, model: CaptureModel, recorder: Recorder | None, step: int, order: int, view: int, captured: Cameras
+        self, model: CaptureModel, recorder: Recorder | None, step: int, order: int, view: int, views: TrainingViews
     ) -> None:
+        captured = views.cameras_of(view)
         self.step, self.view, self.cameras, self.background = step, view, captured, model.background
-        self._model, self._captured, self._place = model, captured, model.places[view]
+        self._model, self._captured, self._place, self._views = model, captured, model.places[view], views
         self._recorder = cast(Recorder, recorder)
         # Number of photographs before this one in the whole run.
         self._before = step * model.config.photographs + order
@@ -175,7 +176,8 @@ class CaptureStep:
         if looks:
             self._v_look = looks.record_backward(self._recorder, self._place, self._over, v_shown)
         if environment:
-            self._v_environment = environment.record_backward(self._recorder, self.cameras, self._image, v_shown, v_alphas)
+            at = self._recorder, self.cameras, self._image
+            self._v_environment = environment.record_backward(*at, v_shown, v_alphas, self._views.surfaces[self.view])
 
     @property
     def gradients(self) -> list[Array]:

@@ -154,7 +154,8 @@ class TrainConfig:
     bilateral_grid: bool = False
     # Learn corrections of poses, focal length, principal point and lens (Lin et al. 2021), and write them to transforms.json.
     refine_cameras: bool = False
-    # Learn a background behind all Gaussians, such as a sky, by direction (spherical harmonics of degree 3).
+    # Learn a background behind all Gaussians, such as a sky, by direction (spherical harmonics of degree 3). Pages show it, and
+    # exported files get it as far Gaussians.
     environment: bool = False
     # Render over a new colour in each step, also photographs with an alpha channel: nothing opaque stays transparent by chance.
     random_background: bool = False

@@ -39,6 +39,8 @@ _ADAM_OF_PHOTOGRAPHS, _ADAM = Adam(epsilon=1e-15, beta1=0.5, beta2=0.9), Adam(ep
 _ENVIRONMENT_RATES = 1e-2, 1e-3
 # gsplat's 2e-3 is for grids that all move in every step; its fall to a hundredth, and the share of a run with rising rates.
 _GRID_RATES, _GRID_WARM_UP = (5e-2, 5e-4), 1 / 30
+# Weight of the transmittance at pixels that show a surface, in the loss.
+_SURFACE_WEIGHT = 0.1
 # Initial learning rates of cameras, in radians and shares; the translations' rate is multiplied by the scene's scale. They fall
 # quadratically to zero: scenes become sharp, and gradients good, late in a run.
 _ROTATION_LR, _TRANSLATION_LR, _FOCAL_LR, _PRINCIPAL_LR, _LENS_LR = 5e-3, 5e-3, 5e-4, 2e-4, 1e-4
@@ -234,11 +236,15 @@ class LearntEnvironment(_Learnt):
         self._dispatch(recorder, "addEnvironment", pixels, pixels=pixels, cameras=cameras, **arrays)
         return shown
 
-    def record_backward(self, recorder: Recorder, cameras: Cameras, image: Image, v_shown: Array, v_alphas: Array) -> Array:
+    def record_backward(
+        self, recorder: Recorder, cameras: Cameras, image: Image, v_shown: Array, v_alphas: Array, surfaces: Array
+    ) -> Array:
         """Overwrite `v_alphas` [1, H, W, 1] with the gradient of the alphas, from the gradient of `record`'s result, which is
-        also that of the render. Returns partial sums of the environment's gradient."""
+        also that of the render. Alphas also learn to be 1 at `surfaces`, pixels as from `TrainingViews.surfaces`: otherwise
+        the environment stands in for what is pale and near. Returns partial sums of the environment's gradient."""
         recorder.stage("environment")
-        arrays = {"final_T": image.final_T, "v_colors": v_shown, "v_alphas": v_alphas}
+        arrays: dict[str, Any] = {"final_T": image.final_T, "v_colors": v_shown, "v_alphas": v_alphas, "surfaces": surfaces}
+        arrays["surface_weight"] = _SURFACE_WEIGHT
         entry, pixels = "addEnvironmentBackward", image.final_T.size
         return self._record_parts(recorder, entry, pixels, 3 * COEFFICIENTS, cameras=cameras, **arrays)
 

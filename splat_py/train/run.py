@@ -33,7 +33,7 @@ from splat_py.scene.data_options import DataOptions
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.editing import merge, select
 from splat_py.scene.gaussians import Gaussians
-from splat_py.scene.partition import RUN, Cell, cell_folders, cell_name, read_cell
+from splat_py.scene.partition import CELL_FILE, RUN, Cell, cell_folders, cell_name, read_cell
 from splat_py.scene.pictures import read_picture, thumbnail
 from splat_py.scene.sources import Split, is_scene_file, require_cameras
 from splat_py.scene.transforms import write_transforms
@@ -158,6 +158,10 @@ def train(
                 except (KeyError, TypeError):
                     return None
             checkpoint = replace(checkpoint, config=record.config)
+        if record.config.environment and (record.data.data / CELL_FILE).exists():
+            raise SplatError(
+                f"{record.data.data} is a cell of a partition, and cells cannot share a sky; leave out --environment"
+            )
         record, dataset = record.load_dataset(out, 0)
         trainer = Trainer(
             dataset,

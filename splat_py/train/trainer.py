@@ -260,7 +260,7 @@ class Trainer(StepsInFlight):
         for order, view in enumerate(self.views_of(step)):
             # A view is in a batch only once; other processes render the views that are not in `own`.
             renders = recorder if view in own else None
-            capture = CaptureStep(self._capture, renders, step, order, view, self._views_at(step).cameras_of(view))
+            capture = CaptureStep(self._capture, renders, step, order, view, self._views_at(step))
             captures.append(capture)
             if renders is None:
                 continue

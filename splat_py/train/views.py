@@ -16,7 +16,7 @@ from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.render.cameras import CAMERA_MODELS, LENS_MODELS, Cameras
 from splat_py.render.images import Image
 from splat_py.scene.camera import Camera
-from splat_py.scene.dataset import DEFAULT_MEMORY_LIMIT, Dataset, KnownDepths
+from splat_py.scene.dataset import DEFAULT_MEMORY_LIMIT, Dataset, KnownDepths, surface_pixels
 from splat_py.scene.images import ImageStore, averaged
 from splat_py.train.config import TrainConfig
 from splat_py.train.photometric_loss import pack
@@ -30,7 +30,8 @@ DEPTH_CHANNELS = 4
 
 
 class TrainingViews:
-    """Cameras and photographs with sides divided by `divisor`; up to `limit_bytes` of photographs stay on the device."""
+    """Cameras and photographs with sides divided by `divisor`; up to `limit_bytes` of photographs stay on the device.
+    `surfaces` has a view's `surface_pixels` as bits, 32 in a uint32, the first one lowest."""
 
     def __init__(self, device: Device, dataset: Dataset, divisor: int, limit_bytes: int) -> None:
         self.divisor = divisor
@@ -41,7 +42,13 @@ class TrainingViews:
             photograph, camera = dataset.image(view), dataset.views[view].camera.scaled(1 / divisor)
             return pack(photograph if divisor == 1 else averaged(photograph[..., :3], photograph[..., 3] < 255, camera))
 
+        def load_surfaces(view: int) -> NDArray:
+            mask = surface_pixels(dataset.views[view].camera.scaled(1 / divisor), dataset.points)
+            bits = np.packbits(mask, bitorder="little")
+            return np.pad(bits, (0, -len(bits) % 4)).view("<u4")
+
         self.photographs = Photographs(device.memory, load, limit_bytes)
+        self.surfaces = Photographs(device.memory, load_surfaces)
 
     def cameras_of(self, view: int) -> Cameras:
         if view not in self._cameras:

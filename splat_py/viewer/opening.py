@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from splat_py.base.errors import SplatError
 from splat_py.gpu.device import Device
 from splat_py.render.views import RenderSettings, through
-from splat_py.scene.camera import Camera, find_focus, look_at_matrix, mean_up
+from splat_py.scene.camera import Camera, best_covered, find_focus, look_at_matrix, mean_up
 from splat_py.scene.camera_paths import Keyframe, KeyframePath
 from splat_py.scene.data_options import DataOptions
 from splat_py.scene.dataset import NEAR, Dataset
@@ -74,8 +74,14 @@ class ViewedScene:
         return self.dataset.scene_scale if self.dataset is not None else extent_of(self.gaussians)[1]
 
     def first_camera(self) -> Camera:
-        """A page's first view: the first training photograph's, or `whole_view`."""
-        return whole_view(self.gaussians) if self.dataset is None else self.dataset.views[self.dataset.train[0]].camera
+        """A page's first view: that of the best covered training photograph, or `whole_view`."""
+        if self.dataset is None:
+            return whole_view(self.gaussians)
+        points = None if self.dataset.points is None else self.dataset.points[0]
+        known = points if self.gaussians is None else self.gaussians.positions
+        return best_covered(
+            [self.dataset.views[i].camera for i in self.dataset.train], self.focus[None] if known is None else known
+        )
 
 
 def extent_of(gaussians: Gaussians | None) -> tuple[NDArray[np.float64], float]:

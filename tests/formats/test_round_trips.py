@@ -256,6 +256,8 @@ def test_orders_hold_neighbours() -> None:
     assert sorted(order) == list(range(500))
     steps = np.linalg.norm(np.diff(means[order], axis=0), axis=1).mean()
     assert steps < 0.5 * np.linalg.norm(np.diff(means, axis=0), axis=1).mean()
+    means[::5] *= 1000
+    assert (morton_order(means)[400:] % 5 == 0).all()
 
 
 def test_codebooks_are_near() -> None:

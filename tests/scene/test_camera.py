@@ -9,7 +9,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from splat_py import Camera, orbit
-from splat_py.scene.camera import find_focus, find_subject, mean_up
+from splat_py.scene.camera import best_covered, find_focus, find_subject, mean_up
 from splat_py.scene.camera_paths import PATHS, Keyframe, KeyframePath, looks_outwards
 from tests.refusals import refused
 from tests.scene.captures import ring
@@ -130,6 +130,16 @@ def test_orbit_of_few_cameras_moves(count: int) -> None:
     positions = np.stack([camera.position for camera in orbit(ring(9)[:count], 10)])
     assert np.isfinite(positions).all()
     assert np.ptp(positions, axis=0).max() > 0.1
+
+
+def test_an_orbit_begins_at_the_camera_that_sees_most() -> None:
+    cameras = ring(36)
+    points = np.array([1.0, 2, 3]) + 0.1 * np.random.default_rng(0).normal(size=(50, 3))
+    turned = [camera if i == 20 else camera.moved(np.array([0, 1.0, 0]), np.zeros(3)) for i, camera in enumerate(cameras)]
+    assert best_covered(turned, points) is turned[20]
+    # Behind the middle, from that camera.
+    first = orbit(cameras, 8, cameras[20].position + 10 * cameras[20].forward + np.zeros((5, 3)))[0]
+    np.testing.assert_allclose(first.position, cameras[20].position, atol=1e-6)
 
 
 def before_a_wall() -> tuple[list[Camera], np.ndarray, np.ndarray]:

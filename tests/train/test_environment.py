@@ -6,14 +6,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
-from splat_py import Camera, Dataset
+from splat_py import Camera, Dataset, Gaussians
+from splat_py.fit.steps import psnr_of
 from splat_py.gpu.device import get_device
 from splat_py.render.images import Image
 from splat_py.render.views import render
 from splat_py.scene.camera import Distortion
 from splat_py.scene.data_options import DataOptions
+from splat_py.scene.dataset import depths_of_points, surface_pixels
+from splat_py.scene.editing import keep_degree
 from splat_py.scene.environment import Environment
 from splat_py.train.capture_model import LearntCapture
 from splat_py.train.config import TrainConfig
@@ -22,7 +26,9 @@ from splat_py.train.photometric_loss import pack
 from splat_py.train.run import learnt_of, open_scene, train
 from splat_py.train.trainer import Trainer
 from splat_py.train.views import RandomBackgrounds, device_camera
+from tests.commands.program import splat
 from tests.commands.selftest.make_references import environment_step
+from tests.formats.scenes import random_gaussians
 from tests.refusals import refused
 
 CAPTURE = 8, 32
@@ -43,16 +49,21 @@ def test_kernels() -> None:
     cameras, environment = device_camera(device, CAMERA), LearntEnvironment(device, state)
     on_host = Environment(state["environment"])
     v_alphas, status = device.memory.empty((1, SIZE[1], SIZE[0], 1)), array(np.zeros(3, np.uint32))
+    surfaces = rng.uniform(size=(SIZE[1], SIZE[0])) > 0.5
+    bits = np.packbits(surfaces, bitorder="little")
     with device.recording() as recorder:
         shown = environment.record(recorder, cameras, image)
-        parts = environment.record_backward(recorder, cameras, image, array(v_shown), v_alphas)
+        words = array(np.pad(bits, (0, -len(bits) % 4)).view("<u4"))
+        parts = environment.record_backward(recorder, cameras, image, array(v_shown), v_alphas, words)
         environment.record_update(recorder, parts, status, 2, 0.5)
 
     expected, behind = environment_step(CAMERA, state, T[0], colors[0], v_shown[0], 3), on_host.colors(CAMERA)
     assert parts.shape[0] > 1 and (behind == 0).any(), "no colour is clamped"
     np.testing.assert_allclose(T[0, ..., None] * behind, expected["shown"] - colors[0], atol=1e-5)
     np.testing.assert_allclose(shown.numpy()[0], expected["shown"], atol=1e-5)
-    np.testing.assert_allclose(v_alphas.numpy()[0], expected["v_alphas"], atol=1e-4)
+    # The loss has a tenth of the mean transmittance at surfaces.
+    at_surfaces = 0.1 / surfaces.size * surfaces[..., None]
+    np.testing.assert_allclose(v_alphas.numpy()[0], expected["v_alphas"] - at_surfaces, atol=2e-6)
     # Adam's first moments hold the gradient.
     for name, values in environment.state().items():
         np.testing.assert_allclose(values, expected[name], rtol=1e-4, atol=1e-4, err_msg=name)
@@ -69,11 +80,75 @@ def test_a_run_keeps_it_and_commands_render_it(capture: Path, dataset: Dataset, 
     assert 0 < np.abs(after.viewmat - before.viewmat).max() < 0.5 and after.K[0, 0] != before.K[0, 0]
     black, sky = render(gaussians, after), render(gaussians, after, learnt.environment)
     assert (sky >= black - 1e-6).all() and (sky > black + 0.05).any()
+    for name, options in (("with.spz", []), ("without.spz", ["--no-bake-environment"])):
+        said = splat("export", out, name, *options, cwd=tmp_path)
+        assert said.returncode == 0 and ("the sky is missing in without.spz" in said.stderr) == bool(options)
+        assert len(Gaussians.load(tmp_path / name)) == len(gaussians) + (0 if options else 5000)
     refused(r"has refined .* cameras, but .* trains on", learnt.refined, replace(dataset, train=dataset.train[:-1]))
     (out / "capture.safetensors").write_bytes(b"damaged" * 9)
     refused("is not the learnt capture of a run", LearntCapture.load, out / "capture.safetensors", config)
     (out / "capture.safetensors").unlink()
     refused("does not exist", open_scene, out, None, None)
+
+
+def test_a_sky_that_files_will_lack_is_said_before_training(capture: Path, tmp_path: Path) -> None:
+    how = ["train", capture, "--environment", "--out", "run", "--max-memory", "1MB"]
+    for options, said in (([], False), (["--splat", "BetaKernel"], True)):
+        result = splat(*how, *options, cwd=tmp_path)
+        assert result.returncode == 1 and ("the sky will be missing in exported files" in result.stdout) == said
+
+
+class Grey:
+    """Photographs of nothing but the grey that environments begin with."""
+
+    def __getitem__(self, index: int) -> NDArray[np.uint8]:
+        return np.full((32, 32, 4), (128, 128, 128, 255), np.uint8)
+
+
+def test_what_is_near_becomes_opaque_though_the_environment_has_its_colour(dataset: Dataset) -> None:
+    assert dataset.points is not None
+    xyz = dataset.points[0]
+    grey = replace(dataset, points=(xyz, np.full_like(dataset.points[1], 128)), _images=cast(Any, Grey()))
+    trainer = Trainer(grey, TrainConfig(steps=60, sh_degree=0, environment=True, densify_every=60))
+    camera = dataset.views[dataset.test[0]].camera
+    known = depths_of_points(camera, xyz.astype(np.float64)) > 0
+
+    def alpha() -> float:
+        black, white = (render(trainer.gaussians(), camera, shade) for shade in ((0, 0, 0), (1, 1, 1)))
+        return float(1 - (white - black)[known].mean())
+
+    before = alpha()
+    trainer.fit()
+    assert before < 0.9 and alpha() > 0.98
+
+
+def test_surfaces_are_between_points_but_not_outside_them() -> None:
+    camera = Camera.look_at((0, 0, -4), (0, 0, 0), (0, -1, 0), 53.13, 100, 100)
+    # A wall with a point every fifth pixel, from the 20th to the 60th; and a lonely point in the sky.
+    x, y = np.meshgrid(np.arange(20, 61, 5), np.arange(20, 61, 5))
+    pixels = np.append(np.stack([x.ravel(), y.ravel()], 1), [[90, 10]], axis=0) + 0.5
+    points = np.column_stack([(pixels - 50) / 100 * 4, np.zeros(len(pixels))]).astype(np.float32)
+    mask = surface_pixels(camera, (points, np.zeros((len(points), 3), np.uint8)))
+    expected = np.zeros((100, 100), bool)
+    expected[20:61, 20:61] = expected[10, 90] = True
+    assert mask[22:59, 22:59].all() and mask[10, 90] and not (mask & ~expected).any()
+    assert not surface_pixels(camera, None).any()
+
+
+@pytest.mark.parametrize("degree", [0, 3])
+def test_a_shell_of_gaussians_looks_like_the_environment(degree: int) -> None:
+    rng = np.random.default_rng(5)
+    sky = Environment(rng.normal(0, 0.12, (16, 3)).astype(np.float32))
+    scene = keep_degree(Gaussians.of_arrays(random_gaussians(300, seed=2)), degree)
+    # One lost far away does not enlarge the sky.
+    scene.means[0] *= 1e4
+    baked = sky.baked(scene)
+    assert baked.sh_degree == degree and len(baked) == len(scene) + 5000
+    for eye in ((4, 1, -3), (-2, -2, 4)):
+        camera = Camera.look_at(eye, (0, 0, 0), (0, 1, 0), 70, 64, 48)
+        assert psnr_of(np.mean((render(baked, camera) - render(scene, camera, sky)) ** 2)) > 35
+    betas = replace(scene, splat="BetaKernel", params={"b": scene.logit_opacities})
+    refused("of another type, which a sky of Gaussians cannot join", sky.baked, betas)
 
 
 def test_photographs_over_random_backgrounds() -> None:

@@ -362,7 +362,8 @@ def _environment(device: Device, stored: Arrays) -> Arrays:
     v_alphas = device.memory.empty((1, HEIGHT, WIDTH, 1))
     with device.recording() as recorder:
         shown = environment.record(recorder, cameras, rendered)
-        parts = environment.record_backward(recorder, cameras, rendered, array(image(101, -1)), v_alphas)
+        surfaces = array(np.zeros(-(-HEIGHT * WIDTH // 32), np.uint32))
+        parts = environment.record_backward(recorder, cameras, rendered, array(image(101, -1)), v_alphas, surfaces)
         environment.record_update(recorder, parts, _counting(device), CAPTURE_STEP, PROGRESS)
     return {"shown": shown.numpy()[0], "v_alphas": v_alphas.numpy()[0], **environment.state()}
 

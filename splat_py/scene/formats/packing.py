@@ -26,6 +26,8 @@ MOST_NUMBERS = 59
 # Gaussians that a file of any size may hold, and copies of all numbers while a file is decoded.
 _FEW, _COPIES = 1 << 18, 3
 _SQRT2 = 2**0.5
+# Distance from the middle, in medians of it, from which Gaussians count as far.
+_FAR = 20.0
 # Indices of the stored components if component 0, 1, 2 or 3 is left out.
 _OTHERS = np.array([[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
 
@@ -128,9 +130,17 @@ def joined(parts: Sequence[StoredGaussians]) -> StoredGaussians:
 
 
 def morton_order(means: Float32Array) -> NDArray[np.intp]:
-    """The order [N] of means [N, 3] along a Z-curve, which puts similar Gaussians next to each other."""
+    """The order [N] of means [N, 3] along a Z-curve, which puts similar Gaussians next to each other. Far ones, such as a sky,
+    come last: beside near ones they would cost these their precision (3 dB of a compressed PLY with a shell)."""
     if not len(means):
         return np.zeros(0, np.intp)
+    away = np.abs(means - np.median(means, axis=0).astype(np.float64)).max(1)
+    far = away > _FAR * np.median(away)
+    parts = np.flatnonzero(~far), np.flatnonzero(far)
+    return np.concatenate([rows[_along_curve(means[rows])] for rows in parts if len(rows)])
+
+
+def _along_curve(means: Float32Array) -> NDArray[np.intp]:
     lowest = means.min(0).astype(np.float64)
     extent = np.maximum(means.max(0) - lowest, 1e-30)
     cells = ((means - lowest) / extent * 1023).astype(np.uint64)

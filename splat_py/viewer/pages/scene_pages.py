@@ -11,15 +11,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.spatial.transform import Rotation
 
 from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path
-from splat_py.scene.camera import Camera, find_focus, mean_up
+from splat_py.scene.camera import Camera, best_covered, find_focus, mean_up
+from splat_py.scene.camera_paths import covered_arc
 from splat_py.scene.dataset import NEAR
 from splat_py.scene.editing import transform
+from splat_py.scene.environment import Environment
 from splat_py.scene.formats import sog
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.similarity import Similarity, rotation_matrices
@@ -40,17 +44,26 @@ _MODULES = re.compile(r'^import .*? from "\./\w+\.js";\n|^export ', re.MULTILINE
 MOST_BUFFERS, _SHARED_BYTES = 10, 16384
 # The largest finite float16.
 _LARGEST_HALF = 65504.0
+# Height and width of a page's sky, which changes little from one pixel to the next.
+_PANORAMA = 256, 512
+# Keyframes of a page's slow turn; seconds for a whole one and for one to and fro, and degrees to either side.
+_KEYS, _ROUND, _SWING, _SWAY = 24, 60.0, 24.0, 15.0
 
 
 def write_viewer(
-    path: str | os.PathLike[str], gaussians: Gaussians, cameras: Sequence[Camera] = (), background: ArrayLike = (0.0, 0.0, 0.0)
+    path: str | os.PathLike[str],
+    gaussians: Gaussians,
+    cameras: Sequence[Camera] = (),
+    background: ArrayLike | Environment = (0.0, 0.0, 0.0),
+    title: str | None = None,
 ) -> list[str]:
-    """Write a page, atomically, that begins with the view of the first camera, made upright. Returns a clause for each property
-    of the scene that the page does not hold.
+    """Write a page, atomically, that begins with the view of the best covered camera, made upright, and a slow turn that the
+    first touch ends. Returns a clause for each property of the scene that the page does not hold.
 
     Args:
         cameras: the capture's cameras; without any, the page begins with the whole scene and -y up, as in a PLY.
-        background: rgb [3] from 0 to 1.
+        background: rgb [3] from 0 to 1, or the environment learnt with the scene.
+        title: any text; by default the file's name.
     """
     path = Path(path)
     gaussians.validate()
@@ -64,21 +77,27 @@ def write_viewer(
     if not len(gaussians):
         raise SplatError("the scene has no Gaussians; export another")
     first, target, up = _beginning(gaussians, cameras)
-    low, high = np.quantile(gaussians.positions, (0.02, 0.98), axis=0)
     upright = _upright(first, up, target)
     position, target = upright.points(np.stack([first.position, target])) * _TURN
+    # Without cameras the page is in front of the scene.
+    focus, orbits = find_focus(cameras) if cameras else (target, True)
+    around = orbits and (not cameras or covered_arc(cameras, focus, up)[1] is None)
+    sky = background if isinstance(background, Environment) else None
     settings = {
         "position": position.tolist(),
         "target": target.tolist(),
-        "background": [float(x) for x in np.asarray(background, np.float64).reshape(3)],
+        "background": [0.0] * 3 if sky else [float(x) for x in np.asarray(background, np.float64).reshape(3)],
+        "sky": sky and _panorama(sky, upright),
         "tangents": [first.width / first.K[0, 0] / 2, first.height / first.K[1, 1] / 2],
         "antialiased": gaussians.antialiased,
-        # Fly if the camera is among the Gaussians, as in a room; orbit if it is in front of them.
-        "mode": "fly" if ((first.position > low) & (first.position < high)).all() else "orbit",
+        "mode": "orbit" if orbits else "fly",
+        "turn": _turn(position, target, orbits, around),
     }
     scene = sog.encode(transform(gaussians, upright).arrays())
+    photographs = f" from {len(cameras)} photographs" if cameras else ""
     page = Template((_FOLDER / "viewer.html").read_text(encoding="utf-8")).substitute(
-        title=html.escape(path.stem),
+        title=html.escape(path.stem if title is None else title),
+        description=f"A scene of {len(gaussians):,} Gaussians{photographs}. Drag to look around.",
         version=(_VIEWER / "VERSION").read_text(encoding="utf-8").strip(),
         license=(_VIEWER / "LICENSE").read_text(encoding="utf-8").replace("--", "- -"),
         style=(_VIEWER / "index.css").read_text(encoding="utf-8"),
@@ -92,10 +111,10 @@ def write_viewer(
 
 
 def first_camera(gaussians: Gaussians, cameras: Sequence[Camera] = ()) -> Camera:
-    """A page's initial camera: the first one, made upright, or one with the whole scene in view."""
+    """A page's initial camera: the best covered one, made upright, or one with the whole scene in view."""
     if not cameras:
         return whole_view(gaussians)
-    first = cameras[0]
+    first = best_covered(cameras, gaussians.positions)
     look = Camera.look_at(first.position, first.position + first.forward, mean_up(cameras), 60, first.width, first.height)
     matrix = first.K.copy()
     matrix[:2, 2] = first.width / 2, first.height / 2
@@ -120,6 +139,35 @@ def _upright(first: Camera, up: NDArray[np.float64], target: NDArray[np.float64]
     ahead /= np.linalg.norm(ahead)
     rotation = np.stack([np.cross(-up, ahead), -up, ahead])
     return Similarity(rotation, translation=-rotation @ target)
+
+
+def _turn(position: NDArray[np.float64], target: NDArray[np.float64], orbits: bool, around: bool) -> dict[str, object]:
+    """A page's slow turn about +y from its first view, as the viewer's keyframes: once around the target, or to and fro; about
+    the camera itself if it does not orbit."""
+    seconds, phase = (_ROUND if around else _SWING), 2 * np.pi * np.arange(_KEYS) / _KEYS
+    angles = phase if around else np.deg2rad(_SWAY) * np.sin(phase)
+    turns = Rotation.from_rotvec(angles[:, None] * [0, 1, 0]).as_matrix()
+    still, moving = (target, position) if orbits else (position, target)
+    path = still + turns @ (moving - still)
+    fixed = np.broadcast_to(still, path.shape)
+    positions, targets = (path, fixed) if orbits else (fixed, path)
+    times = (seconds * np.arange(_KEYS) / _KEYS).tolist()
+    return {"seconds": seconds, "times": times, "position": positions.ravel().tolist(), "target": targets.ravel().tolist()}
+
+
+def _panorama(sky: Environment, upright: Similarity) -> str:
+    """The sky as the viewer's equirectangular picture: a PNG's address. Azimuths are from +z towards -x."""
+    height, width = _PANORAMA
+    azimuth = (np.arange(width) + 0.5) / width * 2 * np.pi - np.pi
+    elevation = np.pi / 2 - (np.arange(height)[:, None] + 0.5) / height * np.pi
+    directions = np.stack(
+        np.broadcast_arrays(-np.cos(elevation) * np.sin(azimuth), np.sin(elevation), np.cos(elevation) * np.cos(azimuth)),
+        -1,
+    )
+    colors = np.clip(sky.toward(directions * _TURN @ upright.rotation), 0, 1)
+    # The viewer squares what it reads and raises it to 1 / 2.2.
+    pixels = np.rint(255 * colors**1.1).astype(np.uint8)
+    return "data:image/png;base64," + base64.b64encode(cv2.imencode(".png", pixels[..., ::-1])[1].tobytes()).decode()
 
 
 def _in_script(text: str) -> str:

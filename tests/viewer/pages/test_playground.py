@@ -332,6 +332,20 @@ def test_what_a_browser_lacks(page: Page, page_file: Path, lacking: str, says: s
     visit.close()
 
 
+def test_a_lost_device_is_said_in_a_sentence(page: Page, page_file: Path) -> None:
+    visit = page.context.new_page()
+    visit.goto(page_file.as_uri() + "?still")
+    visit.wait_for_selector("body.ready", timeout=60_000)
+    visit.evaluate("playground.device.destroy()")
+    visit.wait_for_selector("body.broken")
+    # Work that fails with the device says nothing more.
+    visit.locator("#home").click(force=True)
+    visit.locator("#take-view").click(force=True)
+    visit.wait_for_timeout(1000)
+    assert visit.locator("#trouble").inner_text() == "The graphics device was lost; reload the page."
+    visit.close()
+
+
 def values_of(plan: Any, sizes: Any) -> Any:
     """A plan with numbers instead of expressions, evaluated as in plan.js."""
     if isinstance(plan, dict):

@@ -159,8 +159,12 @@ const PATIENCE = 40;
 
 const at = (id) => document.getElementById(id);
 
+let lost = false;
+
 function complain(error) {
   console.warn(error);
+  // Work in flight fails with the device.
+  if (lost) return;
   at("trouble").textContent = error.message ?? String(error);
   at("trouble").hidden = false;
   document.body.classList.add("broken");
@@ -370,7 +374,11 @@ async function readPicture(file) {
 async function main() {
   const { kernels, scene: scenePlan, fit: fitPlan, layout, view, background, limits } = readPlans();
   const device = await openDevice(limits);
-  device.lost.then(({ message }) => complain(new Error(`The graphics device was lost; reload the page. ${message}`)));
+  device.lost.then(({ message }) => {
+    console.warn(message);
+    complain(new Error("The graphics device was lost; reload the page."));
+    lost = true;
+  });
   device.addEventListener("uncapturederror", ({ error }) => complain(error));
   const [compiled, parts] = await Promise.all([compileKernels(device, kernels), readScene(layout)]);
   const scene = new Scene(device, compiled, scenePlan, { ...parts, background: Float32Array.from(background) }, at("scene-canvas"));
