@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from splat_py.scene.gaussians import Gaussians
 
 Three = tuple[float, float, float]
+Six = tuple[float, float, float, float, float, float]
+# Two points and their distance (`splat_py.scene.similarity.scale_of`).
+Reference = tuple[float, float, float, float, float, float, float]
 # The run of `splat demo`.
 _DEMO = Path("runs/demo/run")
 
@@ -150,7 +153,7 @@ class Edit:
     # Remove Gaussians with NaN, infinity or a zero quaternion.
     remove_faulty: bool = False
     # Keep Gaussians in a box: x y z of its lowest corner, then of its highest.
-    crop: tuple[float, float, float, float, float, float] | None = None
+    crop: Six | None = None
     # Keep Gaussians in a sphere: x y z of its centre, then its radius.
     crop_sphere: tuple[float, float, float, float] | None = None
     # Remove faint, huge and isolated Gaussians, by the three thresholds below.
@@ -165,6 +168,8 @@ class Edit:
     sh_degree: int | None = None
     # Multiply all lengths by this.
     scale: float = 1.0
+    # In its place: two points, x y z each, in coordinates of the input, and the distance that they shall have.
+    scale_reference: Reference | None = None
     # Rotate by degrees about the axis x, then y, then z.
     rotate: Three = (0.0, 0.0, 0.0)
     # Translate by x y z, in units of the result.
@@ -179,6 +184,8 @@ class Edit:
         require_ending(out)
         if not self.remove_floaters and explicit_options() & {"faint", "huge", "isolated"}:
             raise SplatError("--faint, --huge and --isolated are thresholds of --remove-floaters; add it")
+        if self.scale_reference is not None and "scale" in explicit_options():
+            raise SplatError("--scale and --scale-reference both set the scale; leave one out")
         for path in inputs:
             require_scene_file(path)
         from splat_py.scene.editing import merge
@@ -198,9 +205,10 @@ class Edit:
         import numpy as np
 
         from splat_py.scene import editing
-        from splat_py.scene.similarity import Similarity
+        from splat_py.scene.similarity import Similarity, scale_of
 
-        similarity = Similarity(Similarity.from_degrees(*self.rotate).rotation, self.scale, np.array(self.translate))
+        scale = self.scale if self.scale_reference is None else scale_of(self.scale_reference)
+        similarity = Similarity(Similarity.from_degrees(*self.rotate).rotation, scale, np.array(self.translate))
         if self.remove_faulty:
             gaussians, count = editing.remove_faulty(gaussians)
             console.print(f"removed: {count:,} faulty")
@@ -214,7 +222,7 @@ class Edit:
             console.print("removed: " + ", ".join(f"{count:,} {kind}" for kind, count in counts.items()))
         if self.sh_degree is not None:
             gaussians = editing.keep_degree(gaussians, self.sh_degree)
-        if (self.scale, self.rotate, self.translate) != (1.0, (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)):
+        if (scale, self.rotate, self.translate) != (1.0, (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)):
             gaussians = editing.transform(gaussians, similarity)
         return gaussians
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import imageio.v3 as iio
 import numpy as np
 import pytest
+import trimesh
 
 from splat_py import Gaussians, load_dataset
 from splat_py.scene.formats.ply import write_gaussians
@@ -131,6 +132,19 @@ def test_edits_in_their_order(files: Path, tmp_path: Path) -> None:
     assert "removed: " in printed and "faint" in printed
     both = Gaussians.load(tmp_path / "both.sog")
     assert both.sh_degree == 1 and len(both) <= len(before) + len(after)
+
+
+def test_a_mesh_in_real_units(run: Path, tmp_path: Path) -> None:
+    reference = (0, 0, 0, 0, 3, 4, 10)
+    assert "triangles are in it.ply" in done("mesh", run, "it.ply", "--resolution", 32, cwd=tmp_path)
+    done("mesh", run, "closed.glb", "--resolution", 32, "--close-holes", cwd=tmp_path)
+    done("mesh", run, "large.ply", "--resolution", 32, "--scale-reference", *reference, cwd=tmp_path)
+    it, closed, large = (trimesh.load(tmp_path / name, force="mesh") for name in ("it.ply", "closed.glb", "large.ply"))
+    assert closed.is_watertight and closed.volume > 0 and not it.is_watertight
+    np.testing.assert_allclose(large.extents, 2 * it.extents, rtol=1e-5)
+    done("edit", run / "scene.ply", "twice.ply", "--scale-reference", *reference, cwd=tmp_path)
+    before, after = Gaussians.load(run / "scene.ply"), Gaussians.load(tmp_path / "twice.ply")
+    np.testing.assert_allclose(after.means, 2 * before.means, rtol=1e-6)
 
 
 def test_faulty_gaussians_are_left_out_when_asked(files: Path, tmp_path: Path) -> None:
