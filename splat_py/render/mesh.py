@@ -32,6 +32,7 @@ _TRUNCATION, _BLOCK = 4, 32
 _LEAST_VIEWS, _DUST = 2, 64
 # The default box: the middle 98 % of the surface's points, and at each side a quarter more as far as there are points.
 _TAIL, _MARGIN = 0.01, 0.25
+_NOTHING = "the cameras see no surface; the scene is empty or faint where they look, or too few of them see the same part"
 
 
 class Mesh(NamedTuple):
@@ -86,7 +87,7 @@ def mesh(
 
     Median depths (`render_surface`) of all cameras are averaged on a grid of voxels, as signed distances that are truncated at
     four voxels. There are triangles only where at least two cameras (or the only one) saw both sides of the surface, and no
-    parts of less than 64 triangles. A vertex has the mean of the colours that cameras saw there.
+    parts of fewer than 64 triangles. A vertex has the mean of the colours that cameras saw there.
 
     Args:
         cameras: the photographs', or others from which the scene looks right. Their lenses are ignored.
@@ -109,6 +110,8 @@ def mesh(
     views = [_View.of(gaussians, camera.scaled(2 * resolution / max(camera.width, camera.height)), how) for camera in seen]
     low, high = _box(views) if bounds is None else _given(bounds)
     voxel = float((high - low).max()) / resolution
+    if not voxel > 0:
+        raise SplatError(_NOTHING)
     truncation = _TRUNCATION * voxel
     low, shape = low - truncation, tuple(np.ceil((high - low) / voxel).astype(int) + 2 * _TRUNCATION + 1)
     views = [replace(view, camera=replace(view.camera, viewmat=view.camera.viewmat @ affine(np.eye(3), low))) for view in views]
@@ -125,7 +128,7 @@ def mesh(
     if close_holes:
         values[[0, -1]] = values[:, [0, -1]] = values[:, :, [0, -1]] = 1
     if unseen.all() or not values.min() < 0 < values.max():
-        raise SplatError("the cameras see no surface; the scene is empty or faint there, or a view of each part is missing")
+        raise SplatError(_NOTHING)
     vertices, faces, _, _ = marching_cubes(values, 0.0, gradient_direction="descent")
     if not close_holes:
         cells = vertices[faces].mean(1).astype(int)
@@ -133,6 +136,8 @@ def mesh(
     edges = coo_array((np.ones(2 * len(faces), bool), (faces[:, :2].ravel(), faces[:, 1:].ravel())), [len(vertices)] * 2)
     parts = connected_components(edges, directed=False)[1][faces[:, 0]]
     used, faces = np.unique(faces[np.bincount(parts)[parts] >= _DUST], return_inverse=True)
+    if not len(used):
+        raise SplatError(_NOTHING)
     vertices = vertices[used].astype(np.float64) * voxel
     return Mesh(vertices + low, faces.reshape(-1, 3).astype(np.int64), _colors(views, vertices, truncation))
 
@@ -176,8 +181,8 @@ def _given(bounds: ArrayLike) -> NDArray[np.float64]:
 def _box(views: Sequence[_View]) -> NDArray[np.float64]:
     """The default box [2, 3]."""
     points = np.concatenate([view.points()[::16] for view in views]).astype(np.float64)
-    if len(points) < 2:
-        raise SplatError("the cameras see no surface; the scene is empty or faint there")
+    if not len(points):
+        raise SplatError(_NOTHING)
     low, high = np.quantile(points, (_TAIL, 1 - _TAIL), axis=0)
     margin = _MARGIN * (high - low).max()
     return np.stack([np.maximum(points.min(0), low - margin), np.minimum(points.max(0), high + margin)])
@@ -200,7 +205,7 @@ def _blocks(views: Sequence[_View], shape: tuple[int, ...], voxel: float, *, eve
 
 def _fused(views: Sequence[_View], points: NDArray[np.float64], truncation: float) -> NDArray[np.float32]:
     """Mean signed distances [P] at points [P, 3], from -1 inside to 1 outside; NaN where too few cameras see."""
-    at = torch.from_numpy(points).to(views[0].depths)
+    at = torch.from_numpy(points.astype(np.float32)).to(views[0].depths.device)
     total, count = torch.zeros_like(at[:, 0]), torch.zeros_like(at[:, 0])
     for view in views:
         gaps, _ = view.gaps(at)
@@ -212,7 +217,7 @@ def _fused(views: Sequence[_View], points: NDArray[np.float64], truncation: floa
 
 def _colors(views: Sequence[_View], points: NDArray[np.float64], truncation: float) -> NDArray[np.uint8]:
     """Mean colours [P, 3] of the surface at points [P, 3]; grey where no camera sees it."""
-    at = torch.from_numpy(points).to(views[0].depths)
+    at = torch.from_numpy(points.astype(np.float32)).to(views[0].depths.device)
     total, count = torch.zeros_like(at), torch.zeros_like(at[:, :1])
     for view in views:
         gaps, pixels = view.gaps(at)

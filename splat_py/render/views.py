@@ -153,7 +153,8 @@ def render_surface(gaussians: Gaussians, camera: Camera, **how: Any) -> tuple[to
     depths = torch.full_like(alphas[..., 0], torch.inf)
     if len(medians):
         # Where Gaussians are round, with unit deviation: x → diag(1 / s) Rᵀ x.
-        whiten = rotation_matrices(quats).transpose(0, 2, 1) / scales[:, :, None]
+        largest = scales.max(-1, keepdims=True)
+        whiten = rotation_matrices(quats).transpose(0, 2, 1) / np.maximum(scales, 1e-9 * largest)[:, :, None]
         v, u = np.nonzero(seen.cpu().numpy())
         rays = np.stack([u + 0.5, v + 0.5, np.ones(len(u))], -1) @ np.linalg.inv(camera.K).T @ camera.viewmat[:3, :3]
         rows = rows.cpu().numpy()
@@ -161,8 +162,8 @@ def render_surface(gaussians: Gaussians, camera: Camera, **how: Any) -> tuple[to
         to_means = np.einsum("nij,nj->ni", whiten, means - camera.position)[rows]
         found = (along * to_means).sum(-1) / (along * along).sum(-1)
         # A splat wider in the picture than its Gaussian has pixels whose rays pass it far away.
-        at, reach = ((means - camera.position) @ camera.forward)[rows], 3 * scales.max(-1)[rows]
-        depths[seen] = torch.from_numpy(found.clip(at - reach, at + reach)).to(depths)
+        at, reach = ((means - camera.position) @ camera.forward)[rows], 3 * largest[rows, 0]
+        depths[seen] = torch.from_numpy(found.clip(at - reach, at + reach).astype(np.float32)).to(depths.device)
     return depths, (images / alphas.clamp(min=1e-6)).clamp(0, 1), ids
 
 

@@ -133,15 +133,15 @@ def remove_floaters(
         lonely = np.zeros(len(keep), bool)
         lonely[rows] = (gaps > floaters.isolated * np.median(gaps)) & (gaps > 5 * largest[rows])
         remove("isolated", lonely)
-    seen, near, cameras = np.zeros(len(keep), int), np.zeros(len(keep), bool), list(cameras)
-    for camera in cameras:
+    seen, near, photographs = np.zeros(len(keep), int), np.zeros(len(keep), bool), 0
+    for photographs, camera in enumerate(cameras, 1):  # noqa: B007
         depths, sees = seen_by(camera, means, 3 * largest)
         seen += sees
         if floaters.near is not None and (sees & keep).any():
             near |= sees & (depths < floaters.near * np.quantile(depths[sees & keep], _NEAREST))
-    if cameras and floaters.unseen is not None:
-        remove("unseen", seen < min(floaters.unseen, len(cameras)))
-    if cameras and floaters.near is not None:
+    if photographs and floaters.unseen is not None:
+        remove("unseen", seen < min(floaters.unseen, photographs))
+    if photographs and floaters.near is not None:
         remove("near", near)
     return select(gaussians, keep), counts
 
