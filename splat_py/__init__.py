@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from splat_py.render.inspection import inspect as inspect
     from splat_py.render.localization import Localization as Localization
     from splat_py.render.localization import localize as localize
+    from splat_py.render.mesh import Mesh as Mesh
+    from splat_py.render.mesh import mesh as mesh
     from splat_py.render.project import project as project
     from splat_py.render.project import project_backward as project_backward
     from splat_py.render.rasterization import rasterization as rasterization

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from splat_py.base.errors import SplatError
-from splat_py.commands.terminal import console, explicit_options, print_error, print_losses
+from splat_py.commands.terminal import console, explicit_options, print_error, print_losses, track
 from splat_py.scene.sources import ENDINGS, is_scene_file, require_capture, require_ending, require_scene, require_scene_file
 
 if TYPE_CHECKING:
+    from splat_py.scene.camera import Camera
     from splat_py.scene.environment import Environment
     from splat_py.scene.gaussians import Gaussians
 
 Three = tuple[float, float, float]
+Six = tuple[float, float, float, float, float, float]
+# Two points and their distance (`splat_py.scene.similarity.scale_of`).
+Reference = tuple[float, float, float, float, float, float, float]
 # The run of `splat demo`.
 _DEMO = Path("runs/demo/run")
 
@@ -165,10 +169,12 @@ class Edit:
     """Crop, clean, move and merge scenes. All files except the last are read and merged; the last is written. Endings select
     formats: .ply .compressed.ply .spz .sog .splat .ksplat .glb (for a .sog folder name its meta.json).
 
-    The order of the steps is fixed: merge; remove faulty Gaussians; crop, in the coordinates of the input files; remove
-    floaters; keep harmonics; scale, then rotate about the origin, then translate.
+    The order of the steps is fixed: merge; remove faulty Gaussians; crop, in the coordinates of the input files; keep the
+    subject; remove floaters; keep harmonics; scale, then rotate about the origin, then translate.
 
-    Example: splat edit room.ply table.spz both.sog --crop -1 -1 -1 1 1 1 --remove-floaters
+    Examples:
+      splat edit room.ply table.spz both.sog --crop -1 -1 -1 1 1 1 --remove-floaters
+      splat edit runs/fox/scene.ply fox.ply --keep-subject --remove-floaters --data runs/fox
     """
 
     # Scenes to read, then the one to write.
@@ -176,11 +182,16 @@ class Edit:
     # Remove Gaussians with NaN, infinity or a zero quaternion.
     remove_faulty: bool = False
     # Keep Gaussians in a box: x y z of its lowest corner, then of its highest.
-    crop: tuple[float, float, float, float, float, float] | None = None
+    crop: Six | None = None
     # Keep Gaussians in a sphere: x y z of its centre, then its radius.
     crop_sphere: tuple[float, float, float, float] | None = None
-    # Remove faint, huge and isolated Gaussians, by the three thresholds below.
+    # Keep what the cameras of --data look at: the sphere around the point that they look at which fits into their pictures.
+    keep_subject: bool = False
+    # Remove faint, huge and isolated Gaussians, by the three thresholds below. With --data, also remove what only one camera
+    # or none sees, and what floats in front of one.
     remove_floaters: bool = False
+    # A run's folder or a capture, with the cameras for --keep-subject and --remove-floaters.
+    data: Path | None = None
     # Faint: opacity below this; 0 removes none.
     faint: float = 0.005
     # Huge: standard deviation above this share of the scene's extent, and above half its distance from the middle.
@@ -191,6 +202,8 @@ class Edit:
     sh_degree: int | None = None
     # Multiply all lengths by this.
     scale: float = 1.0
+    # In its place: two points, x y z each, in coordinates of the input, and the distance that they shall have.
+    scale_reference: Reference | None = None
     # Rotate by degrees about the axis x, then y, then z.
     rotate: Three = (0.0, 0.0, 0.0)
     # Translate by x y z, in units of the result.
@@ -205,6 +218,12 @@ class Edit:
         require_ending(out)
         if not self.remove_floaters and explicit_options() & {"faint", "huge", "isolated"}:
             raise SplatError("--faint, --huge and --isolated are thresholds of --remove-floaters; add it")
+        if self.scale_reference is not None and "scale" in explicit_options():
+            raise SplatError("--scale and --scale-reference both set the scale; leave one out")
+        if self.keep_subject and self.data is None:
+            raise SplatError("--keep-subject needs cameras; name the run's folder or the capture with --data")
+        if self.data is not None and not (self.keep_subject or self.remove_floaters):
+            raise SplatError("--data has the cameras for --keep-subject and --remove-floaters; add one of these")
         for path in inputs:
             require_scene_file(path)
         from splat_py.scene.editing import merge
@@ -224,9 +243,11 @@ class Edit:
         import numpy as np
 
         from splat_py.scene import editing
-        from splat_py.scene.similarity import Similarity
+        from splat_py.scene.camera import subject_sphere
+        from splat_py.scene.similarity import Similarity, scale_of
 
-        similarity = Similarity(Similarity.from_degrees(*self.rotate).rotation, self.scale, np.array(self.translate))
+        scale = self.scale if self.scale_reference is None else scale_of(self.scale_reference)
+        similarity = Similarity(Similarity.from_degrees(*self.rotate).rotation, scale, np.array(self.translate))
         if self.remove_faulty:
             gaussians, count = editing.remove_faulty(gaussians)
             console.print(f"removed: {count:,} faulty")
@@ -234,15 +255,32 @@ class Edit:
             gaussians = editing.crop(gaussians, self.crop[:3], self.crop[3:])
         if self.crop_sphere is not None:
             gaussians = editing.crop_sphere(gaussians, self.crop_sphere[:3], self.crop_sphere[3])
+        cameras = [] if self.data is None else _cameras(self.data)
+        if self.keep_subject:
+            center, radius = subject_sphere(cameras)
+            gaussians = editing.crop_sphere(gaussians, center, radius)
+            place = " ".join(f"{x:.4g}" for x in (*center, radius))
+            console.print(f"the subject: --crop-sphere {place} ({len(gaussians):,} Gaussians)")
         if self.remove_floaters:
             floaters = editing.Floaters(self.faint, self.huge, self.isolated)
-            gaussians, counts = editing.remove_floaters(gaussians, floaters)
+            gaussians, counts = editing.remove_floaters(gaussians, floaters, track(cameras, "cameras") if cameras else ())
             console.print("removed: " + ", ".join(f"{count:,} {kind}" for kind, count in counts.items()))
         if self.sh_degree is not None:
             gaussians = editing.keep_degree(gaussians, self.sh_degree)
-        if (self.scale, self.rotate, self.translate) != (1.0, (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)):
+        if (scale, self.rotate, self.translate) != (1.0, (0.0, 0.0, 0.0), (0.0, 0.0, 0.0)):
             gaussians = editing.transform(gaussians, similarity)
         return gaussians
+
+
+def _cameras(data: Path) -> "list[Camera]":
+    """The training cameras of a run's folder, or of a capture."""
+    from splat_py.viewer.opening import open_viewed
+
+    if not (data / "run.json").exists():
+        require_capture(data)
+    dataset = open_viewed(data, without_capture=False).dataset
+    assert dataset is not None
+    return [dataset.views[view].camera for view in dataset.train]
 
 
 @dataclass

@@ -17,6 +17,7 @@ from splat_py.commands.devices import Bench, Demo, Devices, SelfTestCommand
 from splat_py.commands.files import Edit, Export, Merge, Partition
 from splat_py.commands.fit import FitImage, FitVolume
 from splat_py.commands.localize import Localize
+from splat_py.commands.mesh import MeshCommand
 from splat_py.commands.render import Evaluate, Render, Suggest, View
 from splat_py.commands.train import CaptureCommand, Train
 from splat_py.fit.process import Launch, launch_of, signals_as_interrupts
@@ -31,6 +32,7 @@ Command = (
     | Annotated[Localize, subcommand("localize")]
     | Annotated[Suggest, subcommand("suggest")]
     | Annotated[Export, subcommand("export")]
+    | Annotated[MeshCommand, subcommand("mesh")]
     | Annotated[Edit, subcommand("edit")]
     | Annotated[Partition, subcommand("partition")]
     | Annotated[Merge, subcommand("merge")]

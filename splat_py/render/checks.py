@@ -29,7 +29,10 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "max_alpha": tuple(STOPS),
     "tile_size": (None, 4, 8, 16),
 }
-_FLAGS = ("packed", "sparse_grad", "absgrad", "with_ut", "with_eval3d", "return_normals", "global_z_order", "distloss")
+_FLAGS = (
+    *("packed", "sparse_grad", "absgrad", "with_ut", "with_eval3d"),
+    *("return_normals", "return_medians", "global_z_order", "distloss"),
+)
 _SETTINGS = ("near_plane", "far_plane", "width", "height", "radius_clip", "eps2d", *_CHOICES, *_FLAGS)
 # Lens arguments of each camera model, and the numbers of coefficients that each accepts.
 _LENSES: dict[str, dict[str, tuple[int, ...]]] = {

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from splat_py.gpu.tensors import as_tensor
-from splat_py.render.rasterize import RenderedImages
+from splat_py.render.rasterize import RenderedImages, median_splats
 from splat_py.render.splats import ProjectedSplats
 from splat_py.render.tiles import BinnedTiles
 
@@ -94,9 +94,16 @@ def meta_of(splats: ProjectedSplats, tiles: BinnedTiles, images: RenderedImages,
         # A copy: the backward pass needs the original.
         return lambda: as_tensor(getattr(arrays, name), depths).clone().reshape(*lead, height, width)
 
+    def median_ids() -> Tensor:
+        found = median_splats(arrays, tiles)
+        rows = found[found >= 0]
+        found[found >= 0] = (rows if gaussian_ids is None else gaussian_ids[rows]) % gaussians
+        return found.reshape(*lead, height, width)
+
     return Meta(
         values,
-        {
+        ({} if arrays.medians is None else {"median_ids": median_ids})
+        | {
             "tiles_per_gauss": lambda: torch.bincount(ids, minlength=depths.numel()).to(torch.int32).reshape(depths.shape),
             "isect_ids": lambda: _isect_ids(depths, offsets, ids, grid.columns * grid.rows),
             "final_T": of_pixels("final_T"),

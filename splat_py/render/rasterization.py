@@ -86,6 +86,7 @@ def rasterization(
     rays: Tensor | None = None,
     color: str | UserType | ShaderModule = "SphericalHarmonics",
     weights: Tensor | None = None,
+    return_medians: bool = False,
     device: Device | str | None = None,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Render Gaussians from C cameras (Kerbl et al. 2023). Arguments shared with gsplat have its names, order and conventions;
@@ -171,6 +172,8 @@ def rasterization(
             2025); "ColorNetwork", any F, with weights from `splat_py.render.colors.initial_network` (Lu et al. 2024); or your
             own Slang type that implements `IColor` (slang/splat/color.slang).
         weights: [W] weights of such a type, which all Gaussians share. Differentiable.
+        return_medians: also `meta["median_ids"]` [..., C, H, W] int64, each pixel's median Gaussian, the last one reached with
+            T > 0.5; -1 without one.
         device: where to render; by default the GPU that holds CUDA or MPS tensors, else the device of `splat_py.get_device`.
 
     Returns:
@@ -219,7 +222,7 @@ def rasterization(
         unsupported = {"absgrad": absgrad, "sparse_grad": sparse_grad, f"color={shading}": shading != "SphericalHarmonics"}
         unsupported |= {f"render_mode={render_mode!r}": render_mode != "RGB", "extra_signals": extra_signals is not None}
         channels = 0 if colors is None else colors.shape[-1]
-        unsupported |= {"covars": covars is not None, f"{channels} channels": channels != 3}
+        unsupported |= {"covars": covars is not None, f"{channels} channels": channels != 3, "medians": return_medians}
         checks.refuse("the portable backend", unsupported)
         assert quats is not None and scales is not None and colors is not None
         flat = portable.flat_images(means, quats, scales, opacities, colors, lead, width, height, sh_degree, backgrounds)
@@ -292,7 +295,7 @@ def rasterization(
             # 3: splats → every tile's list, front to back.
             lists = bin_tiles(splats, width, height, options, expect=expect, device=device)
             # 4: lists → pixels.
-            rendered = rasterize(splats, features, lists, width, height, behind, options, device=device)
+            rendered = rasterize(splats, features, lists, width, height, behind, options, median=return_medians, device=device)
             if lists.complete():
                 break
     images, alphas = (part.unflatten(0, lead) for part in (rendered.colors, rendered.alphas))

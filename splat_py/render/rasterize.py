@@ -115,6 +115,20 @@ class RenderedImages:
     arrays: Image
 
 
+def median_splats(image: Image, tiles: BinnedTiles) -> Tensor:
+    """The row of each pixel's median among the splats, [C, H, W] int64; -1 without one."""
+    assert image.medians is not None
+    past = as_tensor(image.medians, tiles.offsets).view(torch.int32).long()
+    if not len(tiles.ids):
+        return past - 1
+    grid, (cameras, height, width) = tiles.grid, past.shape
+    camera, y, x = (torch.arange(size, device=past.device) for size in (cameras, height, width))
+    rows = camera[:, None] * grid.rows + y // grid.tile_size
+    tile = rows[..., None] * grid.columns + x // grid.tile_size
+    places = (tiles.offsets[tile].long() + past - 1).clamp(min=0)
+    return torch.where(past > 0, tiles.ids[places].long(), -1)
+
+
 class _Rasterize(Stage):
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor, Rasterization]:

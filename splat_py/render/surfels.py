@@ -11,13 +11,13 @@ from splat_py.base.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.autograd import Stage, first_derivative, forward_graph_break
 from splat_py.gpu.device import Device
-from splat_py.gpu.tensors import as_tensor, check_tensors
+from splat_py.gpu.tensors import check_tensors
 from splat_py.render import checks
 from splat_py.render.meta import meta_of
 from splat_py.render.options import STOPS, Options, RenderMode
 from splat_py.render.project import project
 from splat_py.render.rasterization import HALVES, blended_features, device_to_render
-from splat_py.render.rasterize import RenderedImages, rasterize
+from splat_py.render.rasterize import RenderedImages, median_splats, rasterize
 from splat_py.render.splats import ProjectedSplats
 from splat_py.render.tiles import BinnedTiles, bin_tiles
 
@@ -144,18 +144,10 @@ class Surface:
     def median_of(self, values: Tensor) -> Tensor:
         """Pick the value of each pixel's median, [C, H, W, 1], from splats' values [..., C, N] or, packed, [M]; 0 without one.
         Differentiable in `values`."""
-        medians, tiles = self.rendered.arrays.medians, self.tiles
-        assert medians is not None
-        past = as_tensor(medians, values).view(torch.int32).long()
-        if not len(tiles.ids):
+        splats = median_splats(self.rendered.arrays, self.tiles)
+        if not len(self.tiles.ids):
             return torch.zeros_like(self.alphas)
-        cameras, height, width = past.shape
-        grid = tiles.grid
-        camera, y, x = (torch.arange(size, device=past.device) for size in (cameras, height, width))
-        rows = camera[:, None] * grid.rows + y // grid.tile_size
-        tile = rows[..., None] * grid.columns + x // grid.tile_size
-        places = (tiles.offsets[tile].long() + past - 1).clamp(min=0)
-        return torch.where(past > 0, values.flatten()[tiles.ids[places].long()], 0.0)[..., None]
+        return torch.where(splats >= 0, values.flatten()[splats.clamp(min=0)], 0.0)[..., None]
 
 
 def rasterize_surface(

@@ -21,6 +21,7 @@ from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import NEAR, Dataset
 from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.similarity import rotation_matrices
 from splat_py.scene.sources import MODES
 from splat_py.shaders.declarations import SlangSource
 
@@ -133,6 +134,39 @@ def render_normals(gaussians: Gaussians, camera: Camera, **how: Any) -> NDArray[
     return torch.where(alphas > 0, normals, 0.0).cpu().numpy()
 
 
+@torch.no_grad()
+def render_surface(gaussians: Gaussians, camera: Camera, **how: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Render the surface where half of a pixel's light ends: its depths [H, W] in world units, infinite where there is none,
+    its colours [H, W, 3] from 0 to 1, and the median Gaussians [H, W], -1 where there is none.
+
+    A depth is that of the median Gaussian's largest response along the pixel's ray, not of its mean, so large flat Gaussians
+    are planes. The camera's lens and model are ignored. Other arguments and errors are those of `render`.
+    """
+    camera = replace(camera, distortion=None, model=None)
+    images, alphas, meta = rasterized(gaussians, camera, return_medians=True, **how)
+    ids = torch.where(alphas[..., 0] > 0.5, meta["median_ids"][0], -1)
+    seen = ids >= 0
+    medians, rows = ids[seen].unique(return_inverse=True)
+    quats, scales, means = (
+        part[medians].cpu().double().numpy() for part in (gaussians.quats, gaussians.scales, gaussians.means)
+    )
+    depths = torch.full_like(alphas[..., 0], torch.inf)
+    if len(medians):
+        # Where Gaussians are round, with unit deviation: x → diag(1 / s) Rᵀ x.
+        largest = scales.max(-1, keepdims=True)
+        whiten = rotation_matrices(quats).transpose(0, 2, 1) / np.maximum(scales, 1e-9 * largest)[:, :, None]
+        v, u = np.nonzero(seen.cpu().numpy())
+        rays = np.stack([u + 0.5, v + 0.5, np.ones(len(u))], -1) @ np.linalg.inv(camera.K).T @ camera.viewmat[:3, :3]
+        rows = rows.cpu().numpy()
+        along = np.einsum("pij,pj->pi", whiten[rows], rays)
+        to_means = np.einsum("nij,nj->ni", whiten, means - camera.position)[rows]
+        found = (along * to_means).sum(-1) / (along * along).sum(-1)
+        # A splat wider in the picture than its Gaussian has pixels whose rays pass it far away.
+        at, reach = ((means - camera.position) @ camera.forward)[rows], 3 * largest[rows, 0]
+        depths[seen] = torch.from_numpy(found.clip(at - reach, at + reach).astype(np.float32)).to(depths.device)
+    return depths, (images / alphas.clamp(min=1e-6)).clamp(0, 1), ids
+
+
 def blending_weights(gaussians: Gaussians, camera: Camera, counts: torch.Tensor, **how: Any) -> NDArray[np.float32]:
     """Σ α T [N] of each Gaussian over the pixels, weighted by `counts` [H, W]: the gradient of the weighted sum by its colour.
 
@@ -159,6 +193,7 @@ def rasterized(
     antialiased: bool = False,
     near: float = NEAR,
     accumulate: Accumulate = "auto",
+    return_medians: bool = False,
     device: Device | str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
     """Return an image [H, W, D], alphas [H, W, 1] and `rasterization`'s meta; `colors` [N, 3] replace the scene's."""
@@ -197,6 +232,7 @@ def rasterized(
         **_lens_of(camera, row),
         splat=splat,
         splat_params=gaussians.params,
+        return_medians=return_medians,
         device=device,
     )
     return images[0], alphas[0], meta
@@ -274,9 +310,13 @@ def through_lens(
     if aperture == 0:
         return draw(camera)
     pictures = map(draw, lens_cameras(camera, aperture, focus))
-    total = sum(np.where(x <= 0.04045, x / 12.92, ((x + 0.055) / 1.055) ** 2.4).astype(np.float32) for x in pictures)
-    light = total / _POINTS
+    light = sum(linear(x).astype(np.float32) for x in pictures) / np.float32(_POINTS)
     return np.where(light <= 0.0031308, light * 12.92, 1.055 * light ** (1 / 2.4) - 0.055).astype(np.float32)
+
+
+def linear(srgb: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return the light, 0 to 1, of sRGB values from 0 to 1 (IEC 61966-2-1)."""
+    return np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
 
 
 def lens_cameras(camera: Camera, aperture: float, focus: float) -> list[Camera]:

@@ -263,6 +263,38 @@ def _centrality(camera: Camera, world: Float64Array) -> tuple[Float64Array, Floa
     return np.where(depth > 1e-9, np.exp(-0.5 * (off / _CENTRAL) ** 2), 0.0), depth
 
 
+def subject_sphere(cameras: Sequence[Camera]) -> tuple[Float64Array, float]:
+    """The centre [3] and radius of the sphere around `find_focus` that just fits into pictures: half of the cameras see all of
+    it. Lens distortion is ignored. SplatError if the cameras do not look at a common point."""
+    focus, common = find_focus(cameras)
+    if not common:
+        raise SplatError("the cameras look at no common subject; say where it is with --crop or --crop-sphere")
+    radii = []
+    for camera in cameras:
+        half = min(camera.width / camera.K[0, 0], camera.height / camera.K[1, 1]) / 2
+        wide = camera.distortion is not None and camera.distortion.fisheye
+        radii.append(math.dist(camera.position, focus) * math.sin(min(half if wide else math.atan(half), math.pi / 2)))
+    return focus, float(np.median(radii))
+
+
+def seen_by(camera: Camera, points: Float64Array, radii: Float64Array) -> tuple[Float64Array, NDArray[np.bool_]]:
+    """Depths [P] of points [P, 3], and true [P] where balls of `radii` [P] reach into the picture, or for the sake of its lens
+    into 15 % of its sides beyond. A camera that is no pinhole counts as seeing everything, and its depths are distances."""
+    local = points @ camera.viewmat[:3, :3].T + camera.viewmat[:3, 3]
+    x, y, depths = local.T
+    if camera.model not in (None, "pinhole") or (camera.distortion is not None and camera.distortion.fisheye):
+        return np.linalg.norm(local, axis=1), np.ones(len(points), bool)
+    safe = np.where(depths > 0, depths, np.inf)
+    inside = depths > 0
+    for along, focal, principal, side in (
+        (x, camera.K[0, 0], camera.K[0, 2], camera.width),
+        (y, camera.K[1, 1], camera.K[1, 2], camera.height),
+    ):
+        off = np.abs(focal * along / safe + principal - side / 2)
+        inside &= off < 0.65 * side + focal * radii / safe
+    return depths, inside
+
+
 def find_subject(cameras: Sequence[Camera], points: ArrayLike) -> Float64Array | None:
     """The weighted mean [3] of the points [P, 3] in the middle of the cameras' pictures, or None if there are no such points.
 

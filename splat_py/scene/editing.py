@@ -1,6 +1,6 @@
 """Editing of scenes: crop, clean, transform and merge."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,11 +10,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
 from splat_py.base.errors import SplatError
+from splat_py.scene.camera import Camera, seen_by
 from splat_py.scene.formats.packing import FLOAT32_LOGS, StoredGaussians
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.similarity import Similarity
 
 _NEIGHBOURS = 8
+# The share of what a camera sees that may be floaters in front of it.
+_NEAREST = 0.02
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,16 @@ class Floaters:
             median that holds nine tenths of the means, and half their own distance from it: a sky stays.
         isolated: remove Gaussians whose mean distance to their eight nearest neighbours exceeds this multiple of the scene's
             median, and five of their own largest standard deviations.
+        unseen: with cameras, remove Gaussians that fewer of them see: one photograph does not say how far away something is.
+        near: with cameras, remove Gaussians nearer to one that sees them than this share of the depth behind which 98 % of
+            what it sees lies.
     """
 
     faint: float | None = 0.005
     huge: float | None = 0.5
     isolated: float | None = 20.0
+    unseen: int | None = 2
+    near: float | None = 0.5
 
 
 def select(gaussians: Gaussians, rows: NDArray[np.bool_] | NDArray[np.integer]) -> Gaussians:
@@ -96,9 +104,11 @@ def keep_degree(gaussians: Gaussians, degree: int) -> Gaussians:
     return replace(gaussians, sh=gaussians.sh[:, : (degree + 1) ** 2].contiguous())
 
 
-def remove_floaters(gaussians: Gaussians, floaters: Floaters = Floaters()) -> tuple[Gaussians, dict[str, int]]:
-    """Remove faint, huge and isolated Gaussians. Returns the scene and the number of each kind; a Gaussian of several kinds
-    counts once. SplatError if a threshold is negative or NaN."""
+def remove_floaters(
+    gaussians: Gaussians, floaters: Floaters = Floaters(), cameras: Iterable[Camera] = ()
+) -> tuple[Gaussians, dict[str, int]]:
+    """Remove faint, huge and isolated Gaussians, and with the capture's cameras unseen and near ones. Returns the scene and the
+    number of each kind; a Gaussian of several kinds counts once. SplatError if a threshold is negative or NaN."""
     for name, value in vars(floaters).items():
         if value is not None and not value >= 0:
             raise SplatError(f"{name} is {value}; it must be at least 0")
@@ -123,6 +133,16 @@ def remove_floaters(gaussians: Gaussians, floaters: Floaters = Floaters()) -> tu
         lonely = np.zeros(len(keep), bool)
         lonely[rows] = (gaps > floaters.isolated * np.median(gaps)) & (gaps > 5 * largest[rows])
         remove("isolated", lonely)
+    seen, near, photographs = np.zeros(len(keep), int), np.zeros(len(keep), bool), 0
+    for photographs, camera in enumerate(cameras, 1):  # noqa: B007
+        depths, sees = seen_by(camera, means, 3 * largest)
+        seen += sees
+        if floaters.near is not None and (sees & keep).any():
+            near |= sees & (depths < floaters.near * np.quantile(depths[sees & keep], _NEAREST))
+    if photographs and floaters.unseen is not None:
+        remove("unseen", seen < min(floaters.unseen, photographs))
+    if photographs and floaters.near is not None:
+        remove("near", near)
     return select(gaussians, keep), counts
 
 

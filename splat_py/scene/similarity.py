@@ -4,6 +4,7 @@ Real spherical harmonics up to degree 3 have the order and signs of Kerbl et al.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -69,6 +70,16 @@ class Similarity:
             log_scales=gaussians.log_scales + np.float32(np.log(self.scale)),
             sh=rotate_harmonics(gaussians.sh, self.rotation) if turned else gaussians.sh,
         )
+
+
+def scale_of(reference: Sequence[float]) -> float:
+    """The factor to real units: `reference` has two points, x y z each, and their real distance, all in one row [7]. SplatError
+    unless the points differ and the distance is finite and above 0."""
+    apart = math.dist(reference[:3], reference[3:6])
+    if not (0 < apart < math.inf and 0 < reference[6] < math.inf):
+        given = " ".join(f"{x:g}" for x in reference)
+        raise SplatError(f"--scale-reference is {given}; give two different points, x y z each, and their distance above 0")
+    return reference[6] / apart
 
 
 def harmonics_basis(d: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -23,6 +23,8 @@ CONVERT_HEIC = "convert it to JPEG, for example with `magick mogrify -format jpg
 PLY, COMPRESSED_PLY = ".ply", ".compressed.ply"
 # Endings of scene files, in the order of lists for users.
 ENDINGS = (PLY, COMPRESSED_PLY, ".spz", ".sog", ".splat", ".ksplat", ".glb")
+# Endings of meshes that can be written.
+MESH_ENDINGS = (".ply", ".glb")
 # The main file of an unzipped SOG folder.
 META = "meta.json"
 
@@ -31,6 +33,12 @@ def require_video_name(path: Path) -> None:
     """Raise SplatError if the name does not end in a supported video format."""
     if path.suffix.lower() not in VIDEO_ENDINGS:
         raise SplatError(f"cannot write a video to {path}; use a name that ends in .mp4, .gif or .webm")
+
+
+def require_mesh_name(path: Path) -> None:
+    """Raise SplatError if the name does not end like a mesh."""
+    if path.suffix.lower() not in MESH_ENDINGS or path.name.lower().endswith(COMPRESSED_PLY):
+        raise SplatError(f"cannot write a mesh to {str(path)[:300]}; use a name that ends in {' or '.join(MESH_ENDINGS)}")
 
 
 def ending_of(path: Path) -> str | None:

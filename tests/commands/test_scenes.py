@@ -8,6 +8,8 @@ from pathlib import Path
 import imageio.v3 as iio
 import numpy as np
 import pytest
+import torch
+import trimesh
 
 from splat_py import Gaussians, RunFolder, load_dataset
 from splat_py.scene.formats.ply import write_gaussians
@@ -156,6 +158,36 @@ def test_edits_in_their_order(files: Path, tmp_path: Path) -> None:
     assert "removed: " in printed and "faint" in printed
     both = Gaussians.load(tmp_path / "both.sog")
     assert both.sh_degree == 1 and len(both) <= len(before) + len(after)
+
+
+def test_the_subject_is_kept_and_what_one_camera_sees_goes(run: Path, capture: Path, tmp_path: Path) -> None:
+    scene = Gaussians.load(run / "scene.ply")
+    camera = next(view.camera for view in load_dataset(capture).views)
+    floaters = torch.from_numpy(camera.position + 0.4 * camera.forward) + 0.01 * torch.randn(12, 3)
+    scene.means[:12], scene.logit_opacities[:12], scene.log_scales[:12] = floaters, 3.0, -3.0
+    scene.save_ply(tmp_path / "scene.ply")
+    for data in (run, capture):
+        printed = done("edit", "scene.ply", "clean.ply", "--remove-floaters", "--data", data, cwd=tmp_path)
+        assert "12 unseen, 0 near" in printed
+        printed = done("edit", "scene.ply", "subject.ply", "--keep-subject", "--data", data, cwd=tmp_path)
+        assert "the subject: --crop-sphere" in printed
+        # The demo's cameras are 4.1 from what they look at, and see 45 degrees.
+        away = np.linalg.norm(Gaussians.load(tmp_path / "subject.ply").positions - [0, 0, 0.3], axis=1)
+        inside = np.linalg.norm(scene.positions - [0, 0, 0.3], axis=1) <= 4.1 * np.sin(np.pi / 8)
+        assert len(away) == inside.sum() and not inside[:12].any()
+
+
+def test_a_mesh_in_real_units(run: Path, tmp_path: Path) -> None:
+    reference = (0, 0, 0, 0, 3, 4, 10)
+    assert "triangles are in it.ply" in done("mesh", run, "it.ply", "--resolution", 32, cwd=tmp_path)
+    done("mesh", run, "closed.glb", "--resolution", 32, "--close-holes", cwd=tmp_path)
+    done("mesh", run, "large.ply", "--resolution", 32, "--scale-reference", *reference, cwd=tmp_path)
+    it, closed, large = (trimesh.load(tmp_path / name, force="mesh") for name in ("it.ply", "closed.glb", "large.ply"))
+    assert closed.is_watertight and closed.volume > 0 and not it.is_watertight
+    np.testing.assert_allclose(large.extents, 2 * it.extents, rtol=1e-5)
+    done("edit", run / "scene.ply", "twice.ply", "--scale-reference", *reference, cwd=tmp_path)
+    before, after = Gaussians.load(run / "scene.ply"), Gaussians.load(tmp_path / "twice.ply")
+    np.testing.assert_allclose(after.means, 2 * before.means, rtol=1e-6)
 
 
 def test_faulty_gaussians_are_left_out_when_asked(files: Path, tmp_path: Path) -> None:

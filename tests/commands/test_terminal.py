@@ -163,6 +163,7 @@ def test_a_closed_output(shell: str, code: int, run: Path, tmp_path: Path) -> No
         ("localize", "SCENE PHOTO"),
         ("suggest", "SCENE"),
         ("export", "SCENE OUT"),
+        ("mesh", "SCENE OUT"),
         ("edit", "IN [IN ...] OUT"),
         ("fit-image", "PICTURE"),
         *((command, "") for command in ("devices", "bench", "selftest", "demo")),

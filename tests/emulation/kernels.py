@@ -415,6 +415,7 @@ def _record_packed(recorder: Recorder) -> None:
     for tile_size in TILE_SIZES:
         options = Options(tile_size, stop="SceneStop99")
         _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=PACKED)
+    _record_rasterization(recorder, _GPU_TUNING, Options(16), 3, median=True)
     for falloff, ids in product(("GeneralizedExponential", "BetaKernel"), (DENSE, PACKED)):
         options = Options(16, falloff=falloff, extras=1)
         _record_projection(recorder, replace(SCENE, extras=empty((8, 1))), CAMERAS, options, ids)

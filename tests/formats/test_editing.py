@@ -11,6 +11,7 @@ import torch
 from splat_py import Camera, Gaussians
 from splat_py.base.errors import SplatError
 from splat_py.render.views import render
+from splat_py.scene.camera import Distortion
 from splat_py.scene.editing import (
     Floaters,
     crop,
@@ -130,6 +131,24 @@ def test_floaters_are_found_and_counted() -> None:
     assert len(everything) == len(left), "cleaning again removes nothing more"
     refused("huge is -1", remove_floaters, gaussians, Floaters(huge=-1))
     assert len(remove_floaters(select(gaussians, np.zeros(500, bool)))[0]) == 0
+
+
+def test_floaters_between_cameras_and_what_they_see() -> None:
+    gaussians = scene(500)
+    gaussians.logit_opacities[:], gaussians.log_scales[:] = 1.0, -3.0
+    cameras = [Camera.look_at((9 * np.cos(a), 0, 9 * np.sin(a)), (0, 0, 0), (0, 1, 0), 40, 64, 48) for a in range(6)]
+    near = cameras[2].position + cameras[2].forward * np.linspace(1, 2.5, 8)[:, None]
+    gaussians.means[:8] = torch.from_numpy(near)
+    gaussians.means[8:11] = torch.tensor([0.0, 30, 0])
+    # In the pictures of one camera only.
+    gaussians.means[11] = torch.from_numpy(cameras[0].position + 300 * cameras[0].forward + [0, 0, 90])
+    only = Floaters(None, None, None)
+    left, counts = remove_floaters(gaussians, only, cameras)
+    assert counts == {"unseen": 4, "near": 8} and torch.equal(left.means, gaussians.means[12:])
+    assert remove_floaters(gaussians, replace(only, unseen=None, near=None), cameras)[1] == {}
+    # A lens that bends the picture's edges by half sees what a pinhole would not.
+    wide = [replace(camera, distortion=Distortion((0.1, 0, 0, 0), fisheye=True)) for camera in cameras]
+    assert remove_floaters(gaussians, only, wide)[1]["unseen"] == 0
 
 
 def test_merged_scenes_have_all_gaussians_and_the_highest_degree() -> None:

@@ -447,6 +447,10 @@ def test_another_limit_of_alpha(tile_size: int, metal: MetalOnCpu) -> None:
     every_order(metal, lambda: camera_models.check(dict(inputs), "pinhole", 21, 18, **how))
 
 
+def test_medians(metal: MetalOnCpu) -> None:
+    every_order(metal, lambda: camera_models.check(scene_before("pinhole", False), "pinhole", 21, 18, return_medians=True))
+
+
 FORWARD = (
     *("dense", "packed, with expected depth", "batches, antialiased", "covariances", "harmonics of each camera, dense"),
     *("an orthographic camera", "a fisheye", "an equirectangular camera", "a lens", "the unscented transform"),

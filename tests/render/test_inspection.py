@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import splat_py
 from splat_py import Camera, Gaussians, inspect
 from splat_py.render.views import render_tensor
 from splat_py.scene.environment import Environment
@@ -49,6 +50,26 @@ def test_its_sum_is_the_pixel(kind: str) -> None:
             np.testing.assert_allclose(pixel.running[-1], pixel.color - pixel.T * pixel.background, atol=1e-12)
             np.testing.assert_allclose(np.prod(1 - pixel.alphas), pixel.T, atol=1e-6)
     assert len(inspect(gaussians, camera, 18, 14).ids) > 5
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_median_is_the_last_splat_before_half_of_the_light(packed: bool) -> None:
+    gaussians, cameras = scene(), [CAMERA, CAMERA.moved((0, 0.2, 0), (0, 0, 0))]
+    viewmats, Ks = (
+        torch.tensor(np.stack(m), dtype=torch.float32) for m in zip(*((c.viewmat, c.K) for c in cameras), strict=True)
+    )
+    made = gaussians.means, gaussians.quats, gaussians.scales, gaussians.opacities, gaussians.sh
+    options = {"sh_degree": 1, "packed": packed, "return_medians": True}
+    medians = splat_py.rasterization(*made, viewmats, Ks, CAMERA.width, CAMERA.height, **options)[2]["median_ids"]
+    assert medians.shape == (2, CAMERA.height, CAMERA.width)
+    for camera, found in zip(cameras, medians, strict=True):
+        for x, y in PIXELS:
+            pixel = inspect(gaussians, camera, x, y)
+            before = pixel.ids[pixel.transmittances > 0.5]
+            assert found[y, x] == (before[-1] if len(before) else -1)
+    nothing = [part[:0] for part in made]
+    _, _, meta = splat_py.rasterization(*nothing, viewmats, Ks, CAMERA.width, CAMERA.height, **options)
+    assert (meta["median_ids"] == -1).all()
 
 
 def test_gradients_are_those_of_the_blending() -> None:

@@ -9,7 +9,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from splat_py import Camera, orbit
-from splat_py.scene.camera import best_covered, find_focus, find_subject, mean_up
+from splat_py.scene.camera import best_covered, find_focus, find_subject, mean_up, subject_sphere
 from splat_py.scene.camera_paths import PATHS, Keyframe, KeyframePath, looks_outwards
 from tests.refusals import refused
 from tests.scene.captures import ring
@@ -104,6 +104,18 @@ def test_no_focus_where_cameras_look_at_no_common_point(fan: str) -> None:
     focus, seen = find_focus(cameras)
     assert not seen
     np.testing.assert_allclose(focus, (0, 0, 4.4 if fan == "parallel" else 0), atol=1e-6)
+
+
+def test_the_subject_just_fits_into_pictures_of_all_around() -> None:
+    center, radius = subject_sphere(ring())
+    camera = ring()[3]
+    np.testing.assert_allclose(center, (1, 2, 3), atol=1e-9)
+    # The cone around the sphere touches the nearest edge of the picture.
+    slope = np.tan(np.arcsin(radius / np.linalg.norm(camera.position - center)))
+    reach = slope * camera.K[[0, 1], [0, 1]] - (camera.width / 2, camera.height / 2)
+    assert reach.max() == pytest.approx(0, abs=1e-9)
+    side = [Camera.look_at((x, 0, 0), (x, 0, 1), (0, 1, 0), 50, 8, 8) for x in (0, 1, 2)]
+    refused("the cameras look at no common subject; say where it is with --crop", subject_sphere, side)
 
 
 def test_orbits_of_a_ring_and_of_an_arc() -> None:
