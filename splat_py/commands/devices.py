@@ -313,7 +313,7 @@ class Demo(OnDevice):
             image = page.image_section(photograph, self.out / "image", _BLOBS, _IMAGE_STEPS, device, on_report)
         field = self.out / "field"
         resume = (field / "checkpoint.safetensors").exists()
-        FitVolume(DataOptions(data), field, _FIELD, resume=resume, frames=0, device=self.device).run()
+        FitVolume(field, DataOptions(data), _FIELD, resume=resume, frames=0, device=self.device).run()
         sections = [
             page.scene_section(folder, video),
             image,

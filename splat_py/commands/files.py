@@ -136,8 +136,8 @@ def _gaussians(scene: Path, out: Path) -> "tuple[Gaussians, str]":
 
 @dataclass
 class Edit:
-    """Crop, clean, move and merge scenes. All files except the last are read and merged; the last is written. Endings select
-    formats: .ply .compressed.ply .spz .sog .splat .ksplat .glb (for a .sog folder name its meta.json).
+    """Crop, clean, move and merge scenes. All files, or folders of runs, except the last are read and merged; the last is
+    written. Endings select formats: .ply .compressed.ply .spz .sog .splat .ksplat .glb (for a .sog folder name its meta.json).
 
     The order of the steps is fixed: merge; remove faulty Gaussians; crop, in the coordinates of the input files; remove
     floaters; keep harmonics; scale, then rotate about the origin, then translate.
@@ -177,6 +177,7 @@ class Edit:
             raise SplatError("name the files to read, then the file to write")
         *inputs, out = self.files
         require_ending(out)
+        inputs = [path / "scene.ply" if (path / "run.json").is_file() else path for path in inputs]
         if not self.remove_floaters and explicit_options() & {"faint", "huge", "isolated"}:
             raise SplatError("--faint, --huge and --isolated are thresholds of --remove-floaters; add it")
         for path in inputs:
