@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-# Seconds after which the remaining time is reliable, the remaining time that deserves a warning, and seconds between lines where
-# no terminal shows a bar.
+# Seconds after which the remaining time is reliable, remaining seconds that deserve a warning, and seconds between lines if no
+# terminal shows a bar.
 _SURE_AFTER_SECONDS, _LONG_SECONDS, _LINE_SECONDS = 2.0, 3600.0, 30.0
 # Columns of a terminal that a bar needs to show details, and also the speed.
 _WITH_DETAILS, _WITH_SPEED = 76, 92
@@ -195,7 +195,7 @@ class FitBar:
         self._compiling_since = min(self._compiling_since, now)
         if now - self._compiling_since < 0.5:
             return
-        if self._task is not None and console.is_terminal:
+        if self._task is not None and console.is_terminal and console.width >= _WITH_DETAILS:
             self._progress.update(self._task, details=f"compiling kernels (once)... {self._compiled}")
         elif not self._told:
             console.print("compiling kernels (once)...")

@@ -61,7 +61,7 @@ def capture_with_progress(source: Path, out: Path, options: CaptureOptions) -> N
 
     columns = (
         TextColumn("{task.description:11}"),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=16),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
