@@ -127,7 +127,7 @@ def test_edits_in_their_order(files: Path, tmp_path: Path) -> None:
     kept = before.means[before.means[:, 0] <= half].numpy()
     np.testing.assert_allclose(after.means, 2 * kept[:, [1, 0, 2]] * [-1, 1, 1], atol=1e-4)
     edits = ("--sh-degree", 1, "--remove-floaters")
-    printed = done("edit", files / "scene.ply", "half.ply", "both.sog", *edits, cwd=tmp_path)
+    printed = done("edit", files, "half.ply", "both.sog", *edits, cwd=tmp_path)
     assert "removed: " in printed and "faint" in printed
     both = Gaussians.load(tmp_path / "both.sog")
     assert both.sh_degree == 1 and len(both) <= len(before) + len(after)
