@@ -25,13 +25,13 @@ from splat_py.train.views import largest_divisor
 SECONDS = {"draft": 120.0, "good": 600.0, "best": 3600.0}
 # Divisors of photographs' sides to choose from, the shorter side they leave at least, and the pixels that a step is worth:
 # larger photographs with fewer steps lose to smaller ones with more.
-_DIVISORS, _SHORTEST, _PIXELS_A_STEP = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0), 64, 50
-# A trial's photographs, steps to warm up and to time, Gaussians, and pixels at first; photographs grow until a step takes as
-# many seconds as the last number.
-_VIEWS, _WARM, _TIMED, _COUNTS, _PIXELS, _LONG = 4, 4, 4, (10_000, 60_000), 30_000, 0.1
+_DIVISORS, _SHORTEST, _PIXELS_A_STEP = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0), 64, 130
+# A trial's photographs, steps to warm up and to time, pixels at first, and Gaussians a pixel; photographs grow until one takes
+# takes as many seconds as the last number.
+_VIEWS, _WARM, _TIMED, _PIXELS, _DENSITIES, _LONG = 3, 3, 3, 30_000, (1 / 3, 2.0), 0.1
 # Photographs that exposures are measured from, pixels of each, points that two of them must share, and the standard deviation
-# in stops from which exposures are learnt.
-_SAMPLES, _SAMPLE_PIXELS, _FEWEST_POINTS, _STOPS = 40, 250_000, 20, 0.1
+# in stops from which exposures are learnt (0.27 on fox: 31.3 → 31.8 dB after 600 steps at a twelfth, colours matched).
+_SAMPLES, _SAMPLE_PIXELS, _FEWEST_POINTS, _STOPS = 24, 250_000, 20, 0.2
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ def shown_seconds(seconds: float) -> str:
 
 def measure(dataset: Dataset, config: TrainConfig, device: Device, tell: Callable[[int, int], None]) -> StepCost:
     """Time steps of short trials: at two sizes of photographs, and at the smaller one with more Gaussians."""
-    few, many = _COUNTS
     smaller, done = max(math.sqrt(_pixels(dataset) / _PIXELS), 2.0), 0
+    few, many = (math.ceil(density * _pixels(dataset) / smaller**2) for density in _DENSITIES)
 
     def timed(divisor: float, count: int) -> tuple[float, float]:
         nonlocal done
@@ -119,7 +119,7 @@ def measure(dataset: Dataset, config: TrainConfig, device: Device, tell: Callabl
             densify_every=100_000,
             init="points",
             budget=0,
-            max_gaussians=max(_COUNTS),
+            max_gaussians=many,
             prune_contribution=0.0,
         )
         trainer, seconds = Trainer(trial, steps, device=device), []

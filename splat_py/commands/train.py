@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _LISTED = 20
 # Subfolder of the run for a capture made from photographs without poses.
 _CAPTURED = "captured"
+# Files of a run that are never overwritten.
+_RESULTS = ("scene.ply", "metrics.json")
 # Share of the last value in the progress bar's smoothed PSNR: photographs differ by several dB.
 _SMOOTHING = 0.95
 
@@ -142,7 +144,7 @@ class Train(OnDevice):
             require_capture(data.data)
         out = self.out or _folder_of(data.data, self.resume)
         if not self.resume:
-            refuse_existing(out)
+            refuse_existing(out, *_RESULTS)
         else:
             require_checkpoint(out)
             if captures:
@@ -210,7 +212,10 @@ class Train(OnDevice):
             removed, share = removal.before - removal.after, 1 - removal.after / removal.before
             console.print(f"pruned {removed:,} of {removal.before:,} Gaussians ({share:.0%}) after step {removal.step:,}")
         if scores is not None:
-            console.print(f"held-out views: PSNR {scores.psnr:.2f} dB, SSIM {scores.ssim:.4f}")
+            trained = progress.trainer and progress.trainer.config
+            # The exposure of a photograph that was held out is not known.
+            matched = f" ({scores.corrected_psnr:.2f} dB with colours matched)" if trained and trained.exposure else ""
+            console.print(f"held-out views: PSNR {scores.psnr:.2f} dB{matched}, SSIM {scores.ssim:.4f}")
         console.print(f"scene, pictures and metrics are in {out}")
         run = RunFolder(out)
         is_outdated = not run.page.exists() or run.page.stat().st_mtime < run.scene.stat().st_mtime
@@ -223,7 +228,7 @@ def _folder_of(data: Path, resume: bool) -> Path:
     """Return the first folder for runs of `data` without one or, to resume, the last with one."""
 
     def holds_run(folder: Path) -> bool:
-        return any((folder / name).exists() for name in ("checkpoint.safetensors", "scene.ply", "metrics.json"))
+        return any((folder / name).exists() for name in ("checkpoint.safetensors", *_RESULTS))
 
     if data == OMITTED:
         raise SplatError("name the run to resume with --out")

@@ -87,7 +87,8 @@ def test_a_trial_times_real_steps(capture: Path) -> None:
     told: list[tuple[int, int]] = []
     dataset = DataOptions(capture).load(0)
     cost = measure(dataset, TrainConfig(filter_3d=True), splat_py.get_device(), lambda *progress: told.append(progress))
-    assert cost.gaussian > 0 and cost.fixed >= 0 and cost.pixel >= 0
+    parts = cost.fixed, cost.pixel, cost.gaussian
+    assert min(parts) >= 0 < max(parts)
     assert told[-1][0] == told[-1][1] == len(told)
 
 
