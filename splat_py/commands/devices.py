@@ -295,7 +295,8 @@ class Demo(OnDevice):
         device = get_device(self.device)
         data = write_demo_scene(self.out / "photographs")
         folder = RunFolder(self.out / "run")
-        Train(DataOptions(data), config, folder.root, resume=folder.checkpoint.exists(), device=self.device).run()
+        resume = folder.checkpoint.exists()
+        Train(DataOptions(data), config, folder.root, quality="off", resume=resume, device=self.device).run()
         video = self.out / "turntable.mp4"
         Render(SceneOptions(folder.root), video=video, frames=_FRAMES, device=self.device).run()
         rows = [iio.imread(path) for path in sorted(folder.pictures.glob("*.png"))]

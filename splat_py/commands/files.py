@@ -262,10 +262,11 @@ class Partition:
         for cell in cells:
             console.print(f"{cell_name(cell.place)}: {len(cell.train)} photographs, {len(cell.points):,} points")
         console.print("train each cell with the same options, then merge them:")
-        none = [] if dataset.test else ["--test-every", "0"]
+        # Cells are parts of one scene: none chooses for itself.
+        same = ["--quality", "off", *([] if dataset.test else ["--test-every", "0"])]
         for cell in cells:
             folder = self.out / cell_name(cell.place)
-            _print_command("train", folder, "--out", folder / RUN, *none)
+            _print_command("train", folder, "--out", folder / RUN, *same)
         merged = self.out / "scene.ply"
         _print_command("merge", self.out, "--out", merged)
         if dataset.test:
