@@ -20,6 +20,8 @@ from splat_py.scene.sources import VIDEOS, require_photographs
 
 __all__ = ["CaptureOptions", "CaptureReport", "Unregistered", "capture"]
 
+# Two photographs give poses, but no scene that a third one could confirm.
+_FEWEST = 3
 # Called with a phase's name, how much of it is done, and the total.
 Progress = Callable[[str, int, int], None]
 
@@ -45,7 +47,7 @@ def capture(
         on_progress: called with the phase (photographs, features, matching, mapping), how much of it is done, and the total.
 
     Raises:
-        SplatError: pycolmap is not installed; an option is out of range; the source holds fewer than two photographs that can
+        SplatError: pycolmap is not installed; an option is out of range; the source holds fewer than three photographs that can
             be read; no photographs fit together; or `out` holds something else or is in use.
     """
     source, out, options = Path(source), Path(out), options or CaptureOptions()
@@ -92,8 +94,9 @@ def _find(source: Path, out: Path) -> tuple[Path | None, list[Original]]:
         return source, []
     sources = find_photographs(source.resolve(), out.resolve())
     if sources:
-        if len(sources) < 2:
-            raise SplatError(f"{source} holds one photograph; a capture needs many, twenty or more, from all sides")
+        if len(sources) < _FEWEST:
+            count = "one photograph" if len(sources) == 1 else f"{len(sources)} photographs"
+            raise SplatError(f"{source} holds {count}, too few for a scene; take twenty or more, from all sides")
         return None, sources
     videos = sorted(path for path in source.iterdir() if path.suffix.lower() in VIDEOS)
     if len(videos) > 1:
@@ -131,7 +134,7 @@ def _store(
             first = first or error
             reason, _, advice = str(error).partition("; ")
             unreadable.append(Unregistered(source.name, reason, advice or "replace it, or remove it"))
-    if len(photographs) < 2:
+    if len(photographs) < _FEWEST:
         raise SplatError(f"{len(photographs)} of {len(sources)} photographs can be read: {first}")
     tell("photographs", len(sources), len(sources))
     return photographs, unreadable

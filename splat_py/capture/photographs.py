@@ -22,7 +22,7 @@ from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path, reason, regular
 from splat_py.scene.images import mask_in
 from splat_py.scene.pictures import checked_size, decode_mask, read_picture, shrunk
-from splat_py.scene.sources import CONVERT_HEIC, PHONE_PHOTOGRAPHS, PHOTOGRAPHS
+from splat_py.scene.sources import CONVERT_HEIC, PHONE_PHOTOGRAPHS, PHOTOGRAPHS, unread
 
 # Called with how much of a phase is done, and the total.
 OnProgress = Callable[[int, int], None]
@@ -74,17 +74,25 @@ class Exif:
 def find_photographs(folder: Path, out: Path | None = None) -> list[Original]:
     """Return the photographs in a folder, in its folder `images` if there is one, and in folders below except `out`, by name,
     with pipes and broken links, which are refused later. Masks are in the folder `masks` beside them, with a photograph's name,
-    or that name and .png."""
+    or that name and .png. SplatError if there are only RAW or GIF files; a warning if they are beside photographs."""
     base = folder / "images" if (folder / "images").is_dir() else folder
     masks = (base / _MASKS, base.parent / _MASKS) if base.name == "images" else (base / _MASKS,)
     kinds = PHOTOGRAPHS | PHONE_PHOTOGRAPHS
-    found = []
+    found, others = [], []
     for path in base.rglob("*"):
         name = path.relative_to(base)
         left_out = any(part.startswith(".") for part in name.parts) or (out is not None and path.is_relative_to(out))
-        if not left_out and name.parts[0] != _MASKS and path.suffix.lower() in kinds and not path.is_dir():
+        if left_out or name.parts[0] == _MASKS or path.is_dir():
+            continue
+        if path.suffix.lower() in kinds:
             mask = next((mask for mask in (mask_in(folder, name) for folder in masks) if mask is not None), None)
             found.append(Original(path, name.as_posix(), mask))
+        else:
+            others.append(path.suffix.lower())
+    if skipped := unread(others):
+        if not found:
+            raise SplatError(f"{folder} holds no photographs: {skipped}")
+        warnings.warn(skipped, stacklevel=2)
 
     def order(source: Original) -> list[tuple[int, str]]:
         """Sort names as people do: IMG_2 before IMG_10."""

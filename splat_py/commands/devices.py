@@ -295,7 +295,8 @@ class Demo(OnDevice):
         device = get_device(self.device)
         data = write_demo_scene(self.out / "photographs", size=_SIZE)
         folder = RunFolder(self.out / "run")
-        Train(DataOptions(data), config, folder.root, resume=folder.checkpoint.exists(), device=self.device).run()
+        resume = folder.checkpoint.exists()
+        Train(DataOptions(data), config, folder.root, quality="off", resume=resume, device=self.device).run()
         video = self.out / "turntable.mp4"
         Render(SceneOptions(folder.root), video=video, frames=_FRAMES, device=self.device).run()
         rows = [iio.imread(path) for path in sorted(folder.pictures.glob("*.png"))]
@@ -313,7 +314,7 @@ class Demo(OnDevice):
             image = page.image_section(photograph, self.out / "image", _BLOBS, _IMAGE_STEPS, device, on_report)
         field = self.out / "field"
         resume = (field / "checkpoint.safetensors").exists()
-        FitVolume(DataOptions(data), field, _FIELD, resume=resume, frames=0, device=self.device).run()
+        FitVolume(field, DataOptions(data), _FIELD, resume=resume, frames=0, device=self.device).run()
         sections = [
             page.scene_section(folder, video),
             image,

@@ -166,8 +166,8 @@ def _gaussians(scene: Path, out: Path) -> "tuple[Gaussians, Environment | None, 
 
 @dataclass
 class Edit:
-    """Crop, clean, move and merge scenes. All files except the last are read and merged; the last is written. Endings select
-    formats: .ply .compressed.ply .spz .sog .splat .ksplat .glb (for a .sog folder name its meta.json).
+    """Crop, clean, move and merge scenes. All files, or folders of runs, except the last are read and merged; the last is
+    written. Endings select formats: .ply .compressed.ply .spz .sog .splat .ksplat .glb (for a .sog folder name its meta.json).
 
     The order of the steps is fixed: merge; remove faulty Gaussians; crop, in the coordinates of the input files; keep the
     subject; remove floaters; keep harmonics; scale, then rotate about the origin, then translate.
@@ -216,6 +216,7 @@ class Edit:
             raise SplatError("name the files to read, then the file to write")
         *inputs, out = self.files
         require_ending(out)
+        inputs = [path / "scene.ply" if (path / "run.json").is_file() else path for path in inputs]
         if not self.remove_floaters and explicit_options() & {"faint", "huge", "isolated"}:
             raise SplatError("--faint, --huge and --isolated are thresholds of --remove-floaters; add it")
         if self.scale_reference is not None and "scale" in explicit_options():
@@ -325,10 +326,11 @@ class Partition:
         for cell in cells:
             console.print(f"{cell_name(cell.place)}: {len(cell.train)} photographs, {len(cell.points):,} points")
         console.print("train each cell with the same options, then merge them:")
-        none = [] if dataset.test else ["--test-every", "0"]
+        # Cells are parts of one scene: none chooses for itself.
+        same = ["--quality", "off", *([] if dataset.test else ["--test-every", "0"])]
         for cell in cells:
             folder = self.out / cell_name(cell.place)
-            _print_command("train", folder, "--out", folder / RUN, *none)
+            _print_command("train", folder, "--out", folder / RUN, *same)
         merged = self.out / "scene.ply"
         _print_command("merge", self.out, "--out", merged)
         if dataset.test:

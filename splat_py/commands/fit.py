@@ -12,7 +12,7 @@ from splat_py.base.fields import LARGEST, Range, check_fields, dataclass_of
 from splat_py.commands.terminal import FitBar, OnDevice, console, explicit_options, left_out, require_folder, track
 from splat_py.fit import run_folder
 from splat_py.image.options import Method
-from splat_py.scene.data_options import DataOptions
+from splat_py.scene.data_options import OMITTED_DATA, DataOptions
 from splat_py.scene.sources import MOST_FRAMES, require_capture
 from splat_py.volume.config import FIELD, VolumeConfig
 
@@ -176,9 +176,9 @@ class FitVolume(OnDevice):
     Example: splat fit-volume captures/fox --downscale 8 --out runs/fox-volume
     """
 
-    data: OmitArgPrefixes[DataOptions]
     # Folder of the run.
     out: Path
+    data: OmitArgPrefixes[DataOptions] = OMITTED_DATA
     # Settings of the fit, with more steps a resolution than `volume.fit` and fewer rays a step: photographs take turns.
     config: OmitArgPrefixes[VolumeConfig] = _FIELD
     # Lower and upper corner of the box, six numbers in the capture's frame.

@@ -5,7 +5,8 @@ import signal
 import sys
 import warnings
 from contextlib import nullcontext, suppress
-from typing import Annotated
+from difflib import get_close_matches
+from typing import Annotated, get_args
 
 import tyro
 from tyro.conf import subcommand
@@ -60,6 +61,7 @@ def main() -> None:
         if sys.argv[1:] == ["--version"]:
             print(f"splat_py {__version__}", flush=True)
             return
+        _require_command(sys.argv[1:2])
         with terminal.silence() if launch.rank > 0 else nullcontext():
             command = tyro.cli(Command, prog="splat", description=_DESCRIPTION)
         if isinstance(command, Train | FitImage | FitVolume):
@@ -92,6 +94,15 @@ def main() -> None:
         _fail(f"{_MEMORY}{f' ({error})' if str(error) else ''}", 1, launch)
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 1, launch)
+
+
+def _require_command(words: list[str]) -> None:
+    """Raise SplatError if the first word of the command line is no command but looks like one."""
+    names = [kind.__metadata__[0].name for kind in get_args(Command)]
+    for word in words:
+        near = get_close_matches(word, names, 1)
+        if near and word not in names:
+            raise SplatError(f"{word} is not a command; did you mean {near[0]}? `splat --help` lists all")
 
 
 def _fail(message: str, code: int, launch: Launch) -> None:

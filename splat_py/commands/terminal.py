@@ -4,9 +4,11 @@ import math
 import os
 import sys
 import time
+import webbrowser
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,8 +24,11 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-# Seconds after which the remaining time is reliable, and the remaining time that deserves a warning.
-_SURE_AFTER_SECONDS, _LONG_SECONDS = 2.0, 3600.0
+# Seconds after which the remaining time is reliable, remaining seconds that deserve a warning, and seconds between lines if no
+# terminal shows a bar.
+_SURE_AFTER_SECONDS, _LONG_SECONDS, _LINE_SECONDS = 2.0, 3600.0, 30.0
+# Columns of a terminal that a bar needs to show details, and also the speed.
+_WITH_DETAILS, _WITH_SPEED = 76, 92
 
 
 class _PlainConsole(Console):
@@ -83,6 +88,13 @@ def show_warning(message: Warning | str, category: type[Warning] = UserWarning, 
         print_error(message)
 
 
+def open_browser(address: str) -> None:
+    """Open a page for somebody at a terminal of a machine with a display, and not through ssh."""
+    has_display = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if console.is_terminal and has_display and "SSH_CONNECTION" not in os.environ:
+        webbrowser.open(address)
+
+
 def require_folder(out: Path) -> None:
     """Raise SplatError if pictures cannot be written into `out`."""
     if out.exists() and not out.is_dir():
@@ -110,22 +122,36 @@ def track(items: Iterable[_T], what: str) -> Iterable[_T]:
     return rich.progress.track(list(items), what, console=console)
 
 
+class Lines:
+    """Prints progress where no terminal shows a bar: a line every 30 seconds."""
+
+    def __init__(self) -> None:
+        self._told = time.monotonic()
+
+    def tell(self, line: str) -> None:
+        now = time.monotonic()
+        if not console.is_terminal and now - self._told >= _LINE_SECONDS:
+            self._told = now
+            console.print(line, soft_wrap=True)
+
+
 class FitBar:
     """A context that shows the progress of a fit: steps, steps per second, PSNR, details of the fit, and the remaining time.
     If a software device would take hours, it prints a warning that suggests the options `shortened_by`."""
 
     def __init__(self, device: "Device", shortened_by: str) -> None:
         self._progress = Progress(
-            # Narrow enough for one line of 80 columns.
             BarColumn(bar_width=8),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[speed]}"),
+            *[TextColumn("{task.fields[speed]}")] * (console.width >= _WITH_SPEED),
             TextColumn("PSNR {task.fields[psnr]}"),
-            TextColumn("{task.fields[details]}", markup=False),
+            *[TextColumn("{task.fields[details]}", markup=False)] * (console.width >= _WITH_DETAILS),
             TimeRemainingColumn(),
+            TextColumn("left"),
             console=console,
             get_time=time.monotonic,
         )
+        self._lines = Lines()
         self._device, self._shortened_by = device, shortened_by
         self._task: TaskID | None = None
         # Time of the first report, after compilation.
@@ -154,6 +180,8 @@ class FitBar:
         task = self._progress.tasks[self._task]
         if task.speed:
             self._progress.update(self._task, speed=f"{task.speed:.1f} steps/s")
+        left = "" if task.time_remaining is None else f", {timedelta(seconds=round(task.time_remaining))} left"
+        self._lines.tell(f"{done:,} of {task.total:,.0f} steps, PSNR {psnr:.2f} dB{left}")
         remaining, is_sure = task.time_remaining or 0.0, now - self._first > _SURE_AFTER_SECONDS
         if is_sure and remaining > _LONG_SECONDS and self._device.software and not self._warned:
             name, hours = self._device.adapter.name, remaining / 3600
@@ -167,7 +195,7 @@ class FitBar:
         self._compiling_since = min(self._compiling_since, now)
         if now - self._compiling_since < 0.5:
             return
-        if self._task is not None and console.is_terminal:
+        if self._task is not None and console.is_terminal and console.width >= _WITH_DETAILS:
             self._progress.update(self._task, details=f"compiling kernels (once)... {self._compiled}")
         elif not self._told:
             console.print("compiling kernels (once)...")

@@ -2,18 +2,20 @@
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import count, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from splat_py.base.errors import SplatError
 from splat_py.commands.files import Export
-from splat_py.commands.terminal import FitBar, OnDevice, console, explicit_options, left_out
+from splat_py.commands.terminal import FitBar, Lines, OnDevice, console, explicit_options, left_out, open_browser
 from splat_py.fit.process import launch_of
 from splat_py.fit.run_folder import refuse_existing, require_checkpoint
-from splat_py.scene.data_options import CaptureOptions, DataOptions
-from splat_py.scene.sources import find_model, needs_poses, require_capture, require_photographs
+from splat_py.scene.data_options import OMITTED_DATA, CaptureOptions, DataOptions
+from splat_py.scene.sources import OMITTED, find_model, needs_poses, require_capture, require_photographs
 from splat_py.train.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 _LISTED = 20
 # Subfolder of the run for a capture made from photographs without poses.
 _CAPTURED = "captured"
+# Files of a run that are never overwritten.
+_RESULTS = ("scene.ply", "metrics.json")
 # Share of the last value in the progress bar's smoothed PSNR: photographs differ by several dB.
 _SMOOTHING = 0.95
 
@@ -39,7 +43,7 @@ class CaptureCommand:
     Example: splat capture photos/ --out scene/ && splat train scene/ --out run/
     """
 
-    # A folder of photographs (JPEG, PNG, WebP, TIFF, HEIC), or a video.
+    # A folder of photographs (JPEG, PNG, WebP, TIFF, HEIC; not RAW), or a video.
     source: Annotated[Positional[Path], arg(metavar="SOURCE")]
     # Folder for the capture: upright photographs, and a COLMAP model whose +z is up.
     out: Path
@@ -59,15 +63,19 @@ def capture_with_progress(source: Path, out: Path, options: CaptureOptions) -> N
 
     columns = (
         TextColumn("{task.description:11}"),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=16),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
+        TextColumn("left"),
     )
     tasks: dict[str, TaskID] = {}
     progress = Progress(*columns, console=console)
 
+    lines = Lines()
+
     def show(phase: str, done: int, total: int) -> None:
+        lines.tell(f"{phase}: {done} of {total}")
         progress.start()
         if phase not in tasks:
             tasks[phase] = progress.add_task(phase)
@@ -84,8 +92,13 @@ def capture_with_progress(source: Path, out: Path, options: CaptureOptions) -> N
         f"{report.error:.2f} pixels; {sum(report.seconds.values()):.0f} s",
         soft_wrap=True,
     )
-    for item in report.unregistered[:_LISTED]:
-        console.print(f"  {item.name}: {item.reason}; {item.advice}", soft_wrap=True)
+    listed = report.unregistered[:_LISTED]
+    # The same advice once, below all that it is for.
+    for advice in dict.fromkeys(item.advice for item in listed):
+        for item in listed:
+            if item.advice == advice:
+                console.print(f"  {item.name}: {item.reason}", soft_wrap=True)
+        console.print(f"    {advice}", soft_wrap=True)
     if len(report.unregistered) > _LISTED:
         console.print(f"  and {len(report.unregistered) - _LISTED} more, in {out / 'capture.json'}", soft_wrap=True)
 
@@ -94,21 +107,26 @@ def capture_with_progress(source: Path, out: Path, options: CaptureOptions) -> N
 class Train(OnDevice):
     """Turn photographs or a video into a scene of Gaussians.
 
-    DATA is a COLMAP project, a nerfstudio or instant-ngp folder (transforms.json), a NeRF-synthetic folder, photographs or a
-    video. If there are no poses, training first runs `splat capture` and keeps its result in the run's folder. That folder also
-    gets the scene (scene.ply), a page to walk through it (scene.html), a checkpoint, held-out photographs beside their renders,
-    and metrics.json.
+    DATA is a folder of photographs, a video, or a capture whose poses are known: a COLMAP project, a nerfstudio or instant-ngp
+    folder (transforms.json), or a NeRF-synthetic folder. If there are no poses, training first runs `splat capture` and keeps
+    its result in the run's folder. That folder also gets the scene (scene.ply), a page to walk through it (scene.html), a
+    checkpoint, held-out photographs beside their renders, and metrics.json.
 
-    Example: splat train captures/fox --downscale 4 --out runs/fox
+    Example: splat train photos/
 
     On several GPUs: torchrun --nproc-per-node 4 -m splat_py train captures/fox --steps 7500 --out runs/fox
     """
 
-    data: OmitArgPrefixes[DataOptions]
-    config: OmitArgPrefixes[TrainConfig]
-    # Folder of the run.
-    out: Path
-    # Continue the run in --out from its last checkpoint with its original options; a larger --steps extends it.
+    data: OmitArgPrefixes[DataOptions] = OMITTED_DATA
+    config: OmitArgPrefixes[TrainConfig] = field(default_factory=TrainConfig)
+    # Folder of the run; by default runs/NAME after DATA, or the next of runs/NAME-2, runs/NAME-3 that is free.
+    out: Path | None = None
+    # How long to train, by steps timed on this device: about 2 minutes (draft), 10 (good) or 60 (best). It chooses --steps and
+    # --downscale, and where photographs call for them --exposure and --filter-3d; options that you give keep their values. off
+    # chooses nothing. By default good, or off if you give --steps or start several processes.
+    quality: Literal["auto", "draft", "good", "best", "off"] = "auto"
+    # Continue the run in --out, or else the last run of DATA, from its last checkpoint with its original options; a larger
+    # --steps extends it. DATA may be left out.
     resume: bool = False
     # With --resume: compile the Slang source stored in the run without naming its file again.
     trust_source: bool = False
@@ -120,14 +138,24 @@ class Train(OnDevice):
         launch = launch_of()
         self.data.validate()
         self.config.validate()
-        data = self.data
-        if self.resume:
-            require_checkpoint(self.out)
-        else:
-            refuse_existing(self.out)
+        data, config, given = self.data, self.config, explicit_options()
         captures = data.format in ("auto", "colmap") and needs_poses(data.data)
-        if not self.resume and not captures:
+        if not (captures or self.resume):
             require_capture(data.data)
+        out = self.out or _folder_of(data.data, self.resume)
+        if not self.resume:
+            refuse_existing(out, *_RESULTS)
+        else:
+            require_checkpoint(out)
+            if captures:
+                _require_captured(out, data.data)
+        quality = self.quality
+        if quality == "auto":
+            quality = "good" if launch.alone and "steps" not in given else "off"
+        elif quality != "off" and not launch.alone:
+            raise SplatError(
+                f"--quality {quality} times a single process; choose --steps and --downscale yourself, or start one"
+            )
         shown = self.viewer and launch.rank == 0
         if shown:
             from splat_py.viewer.page_server import require_viewer
@@ -145,28 +173,38 @@ class Train(OnDevice):
         device = device_of(launch, self.device)
         ranks = joined(device, launch)
         if captures:
-            if ranks.first:
-                folder = self.out / _CAPTURED
-                # With --resume, an earlier process may have made the capture.
-                if not (self.resume and find_model(folder)):
-                    capture_with_progress(self.data.data, folder, CaptureOptions())
+            # With --resume, the run has its capture.
+            if ranks.first and not self.resume:
+                capture_with_progress(data.data, out / _CAPTURED, CaptureOptions())
             ranks.wait()
-            data = replace(data, data=self.out / _CAPTURED)
+            data = replace(data, data=out / _CAPTURED)
+        if quality != "off" and not self.resume:
+            from splat_py.commands.quality import choose
+
+            console.print("timing a few steps of training; on a new machine, kernels are compiled first")
+            with Progress(BarColumn(bar_width=20), MofNCompleteColumn(), console=console, transient=True) as bar:
+                task = bar.add_task("", total=None)
+                data, config, said = choose(
+                    data, config, given, quality, device, lambda done, total: bar.update(task, completed=done, total=total)
+                )
+            for sentence in said:
+                console.print(sentence, soft_wrap=True)
         viewing: AbstractContextManager[TrainingViewer | None] = nullcontext()
         if shown:
             from splat_py.viewer.viewer import training_viewer
 
-            viewing = training_viewer(self.out)
+            viewing = training_viewer(out)
         with viewing as viewer, FitBar(device, "--downscale 8 or fewer --steps") as bar:
             if viewer is not None:
                 console.print(f"the viewer is at {viewer.address}", soft_wrap=True)
+                open_browser(viewer.address)
             progress = _Progress(bar, viewer)
             scores = train(
                 data,
-                self.config,
-                self.out,
+                config,
+                out,
                 resume=self.resume,
-                given=explicit_options(),
+                given=given,
                 trust_source=self.trust_source,
                 device=device,
                 ranks=ranks,
@@ -180,13 +218,44 @@ class Train(OnDevice):
             removed, share = removal.before - removal.after, 1 - removal.after / removal.before
             console.print(f"pruned {removed:,} of {removal.before:,} Gaussians ({share:.0%}) after step {removal.step:,}")
         if scores is not None:
-            console.print(f"held-out views: PSNR {scores.psnr:.2f} dB, SSIM {scores.ssim:.4f}")
-        console.print(f"scene, pictures and metrics are in {self.out}")
-        run = RunFolder(self.out)
+            trained = progress.trainer and progress.trainer.config
+            # The exposure of a photograph that was held out is not known.
+            matched = f" ({scores.corrected_psnr:.2f} dB with colours matched)" if trained and trained.exposure else ""
+            console.print(f"held-out views: PSNR {scores.psnr:.2f} dB{matched}, SSIM {scores.ssim:.4f}")
+        console.print(f"scene, pictures and metrics are in {out}")
+        run = RunFolder(out)
         is_outdated = not run.page.exists() or run.page.stat().st_mtime < run.scene.stat().st_mtime
         # The page's viewer draws no other splats.
         if is_outdated and run.record().config.splat == "Gaussian":
             Export(run.root, run.page).run()
+
+
+def _folder_of(data: Path, resume: bool) -> Path:
+    """Return the first folder for runs of `data` without one or, to resume, the last with one."""
+
+    def holds_run(folder: Path) -> bool:
+        return any((folder / name).exists() for name in ("checkpoint.safetensors", *_RESULTS))
+
+    if data == OMITTED:
+        raise SplatError("name the run to resume with --out")
+    name = (data.stem if data.is_file() else data.resolve().name) or "run"
+    folders = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in count(1))
+    if not resume:
+        return next(folder for folder in folders if not holds_run(folder))
+    runs = list(takewhile(holds_run, folders))
+    if not runs:
+        raise SplatError(f"{Path('runs') / name} does not exist; name the run to resume with --out")
+    return runs[-1]
+
+
+def _require_captured(out: Path, photographs: Path) -> None:
+    """Raise SplatError unless the run in `out` was begun with these photographs or this video."""
+    from splat_py.capture.workspace import Workspace
+
+    captured = out / _CAPTURED
+    if not find_model(captured):
+        raise SplatError(f"the run in {out} was not begun with {photographs}; leave DATA out, or choose another --out")
+    Workspace(captured, photographs)
 
 
 class _Progress:
@@ -224,5 +293,5 @@ class _Progress:
         self._psnr = psnr if last is None else _SMOOTHING * last + (1 - _SMOOTHING) * psnr
         if report.step % 20 == 0:
             self._mebibytes = process_bytes() / 2**20
-        size = "" if report.divisor == 1 else f" photographs ÷{report.divisor}"
+        size = "" if report.divisor == 1 else f" ÷{report.divisor}"
         self._bar.update(report.step + 1, self._psnr, f"{report.gaussians:,} Gaussians{size} {self._mebibytes:.0f} MiB")

@@ -15,6 +15,7 @@ from splat_py.base.errors import SplatError
 from splat_py.base.fields import dataclass_of
 from splat_py.base.locks import lock as _lock
 from splat_py.scene.data_options import DataOptions
+from splat_py.scene.sources import OMITTED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -201,8 +202,8 @@ class RunRecord(Generic[Config]):
         self, out: Path, asked: "RunRecord[Config]", defaults: Config, given: Collection[str], length: str
     ) -> "RunRecord[Config]":
         """Return the record of this run when it is resumed; SplatError if an option contradicts the run's. The field `length`
-        of the configuration may be extended, and the folder in `asked` is where the capture is now."""
-        folder = asked.data.data
+        of the configuration may be extended, and the folder in `asked` is where the capture is now, unless it is omitted."""
+        folder = self.data.data if asked.data.data == OMITTED else asked.data.data
         refuse_contradictions(out, self.data, asked.data, DataOptions(folder), given, free=("data", "max_memory"))
         refuse_contradictions(out, self.config, asked.config, defaults, given, free=(length,))
         lengths = (getattr(config, length) for config in (self.config, asked.config, defaults))

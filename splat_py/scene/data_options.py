@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from splat_py.base.fields import LARGEST, bytes_of, check_fields
-from splat_py.scene.sources import Format, Split
+from splat_py.scene.sources import OMITTED, Format, Split
 
 if TYPE_CHECKING:
     from splat_py.scene.dataset import Dataset
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class DataOptions:
     """The capture, and how its photographs are read."""
 
-    # Folder of the capture: COLMAP, nerfstudio / instant-ngp transforms.json, or NeRF-synthetic.
-    data: Annotated[Positional[Path], arg(metavar="DATA")]
+    # A capture: COLMAP, nerfstudio / instant-ngp transforms.json, or NeRF-synthetic. `splat train` also takes a folder of
+    # photographs or a video. With --resume it may be left out.
+    data: Annotated[Positional[Path], arg(metavar="DATA", help_behavior_hint="")]
     # Divide the sides of photographs by this.
     downscale: float = 1.0
     # The format to read if a folder holds several.
@@ -58,6 +59,10 @@ class DataOptions:
             memory_limit_bytes=memory_limit_bytes,
             undistort=self.undistort,
         )
+
+
+# For commands that read DATA from a run's record.
+OMITTED_DATA = DataOptions(OMITTED)
 
 
 @dataclass(frozen=True)

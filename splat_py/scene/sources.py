@@ -1,11 +1,15 @@
 """Checks of the paths that commands read, without importing heavy libraries."""
 
 import shlex
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
 from splat_py.base.errors import SplatError
 
+# DATA, if a command leaves it out: a name that Windows forbids and nobody uses elsewhere.
+OMITTED = Path("<DATA>")
 # Formats of a capture that `load_dataset` reads.
 Format = Literal["auto", "colmap", "transforms", "synthetic"]
 # Photographs that are held out: the middle one of every few, or the first one.
@@ -14,6 +18,8 @@ DESCRIPTIONS = ("transforms.json", "transforms_train.json")
 PHOTOGRAPHS = {".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp"}
 PHONE_PHOTOGRAPHS = {".heic", ".heif"}
 VIDEOS = {".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v"}
+# Pictures that people have, and that are not read.
+_UNREAD = {".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2", ".pef", ".gif"}
 # Endings of videos that can be written, and their most frames: almost an hour.
 VIDEO_ENDINGS, MOST_FRAMES = (".mp4", ".gif", ".webm"), 100_000
 # Modes of a picture of a scene (`splat_py.render.views.render`).
@@ -103,6 +109,8 @@ def find_model(root: Path) -> Path | None:
 
 def needs_poses(data: Path) -> bool:
     """True for a video, or for a folder with photographs or a video but without poses."""
+    if data == OMITTED:
+        return False
     if data.is_file():
         return data.suffix.lower() in VIDEOS
     return not _has_poses(data) and any(suffix in PHOTOGRAPHS | PHONE_PHOTOGRAPHS | VIDEOS for suffix in _suffixes(data))
@@ -116,16 +124,25 @@ def require_photographs(source: Path) -> None:
         raise SplatError(f"{source} is neither a folder of photographs nor a video ({', '.join(sorted(VIDEOS))})")
 
 
+def unread(suffixes: Iterable[str]) -> str:
+    """A clause on RAW and GIF files that are left out, from the suffixes of all files; empty if there are none."""
+    counts = Counter(suffix for suffix in suffixes if suffix in _UNREAD)
+    files = ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
+    return f"RAW and GIF files are not read ({files}); save them as JPEG, PNG or TIFF" if files else ""
+
+
 def require_capture(data: Path) -> None:
     """Raise SplatError unless `data` is a folder with poses; decodes nothing."""
+    if data == OMITTED:
+        raise SplatError("name a folder of photographs, a video or a capture, as in `splat train photos/`")
     command = f"splat capture {shlex.quote(str(data))} --out FOLDER"
     step = f"find poses first: `{command}`, and pass FOLDER (`splat train` does so automatically)"
     if data.is_file() and data.suffix.lower() in VIDEOS:
         raise SplatError(f"{data} is a video without poses; {step}")
     if data.is_file():
-        raise SplatError(f"{data} is a file; pass the folder of a capture")
+        raise SplatError(f"{data} is a file; name a folder of photographs, a video or a capture")
     if not data.is_dir():
-        raise SplatError(f"{data} does not exist; pass the folder of a capture")
+        raise SplatError(f"{data} does not exist; name a folder of photographs, a video or a capture")
     if _has_poses(data):
         return
     suffixes = _suffixes(data)
@@ -134,7 +151,8 @@ def require_capture(data: Path) -> None:
         raise SplatError(f"{data} holds {count} but no poses; {step}")
     if any(suffix in VIDEOS for suffix in suffixes):
         raise SplatError(f"{data} holds a video but no poses; {step}")
-    raise SplatError(f"{data} holds no capture; expected a COLMAP model (sparse/0), {' or '.join(DESCRIPTIONS)}")
+    nothing = f"{data} holds no photographs, no video and no capture (a COLMAP model in sparse/0, {' or '.join(DESCRIPTIONS)})"
+    raise SplatError(f"{nothing}; {unread(suffixes) or 'name the folder that they are in'}")
 
 
 def _has_poses(folder: Path) -> bool:

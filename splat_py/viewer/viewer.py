@@ -1,5 +1,6 @@
 """The viewer: draws a scene for browser pages, one task at a time in the device's thread, alone or during training."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from splat_py.train.trainer import StepReport, Trainer
 
 _NOTE_SECONDS = 10.0
+# Seconds of a full frame from which a page says that it is being rendered.
+_SLOW = 0.5
 # A click counts for the view in which it was made; the camera may move by this share of the scene's scale until it is answered.
 _MOVED = 0.05
 # The panel of a pixel's table, over the lower left of a page; its size in CSS pixels.
@@ -71,6 +74,7 @@ class Viewer:
         self.server, self.scene, self.requests = server, scene, Requests()
         self.frames = Frames(self.requests, self._draw)
         self._may_film = may_film
+        self._rendering, self._full_seconds = server.gui.add_markdown("rendering…", visible=False), math.inf
         self._place_pages()
         self._mode = server.gui.add_dropdown("Show", MODES, initial_value=MODES[0], visible=scene.gaussians is not None)
         self._mode.on_update(lambda event: self._change(moving=False))
@@ -190,9 +194,16 @@ class Viewer:
         client, gaussians = self.server.get_clients().get(page), self.scene.gaussians
         if client is None or gaussians is None:
             return
+        slow, began = full and self._full_seconds > _SLOW, time.monotonic()
+        if slow:
+            self._rendering.visible = True
+            self.server.flush()
         with _telling(lambda fault: self._note(client, "Cannot draw this", fault)):
             client.scene.set_background_image(self._picture(camera), format="jpeg", jpeg_quality=92 if full else 60)
             client.flush()
+        self._rendering.visible = False
+        if full:
+            self._full_seconds = time.monotonic() - began
 
     def _picture(self, camera: Camera) -> NDArray[np.uint8]:
         assert self.scene.gaussians is not None

@@ -185,8 +185,9 @@ def test_masks_keep_features_away(source: Path, tmp_path: Path) -> None:
     [
         ([], "holds neither photographs nor a video"),
         (["a.txt", "b.md"], "holds neither photographs nor a video"),
-        (["a.jpg"], "holds one photograph; a capture needs many"),
-        (["a.jpg", "b.png"], "0 of 2 photographs can be read: .*a.jpg cannot be decoded"),
+        (["a.jpg"], "holds one photograph, too few for a scene"),
+        (["a.jpg", "b.png"], "holds 2 photographs, too few for a scene"),
+        (["a.jpg", "b.png", "c.jpg"], "0 of 3 photographs can be read: .*a.jpg cannot be decoded"),
         (["a.mp4", "b.mov"], "holds 2 videos; name one of them"),
         (["a.mp4"], "a.mp4 cannot be read as a video"),
     ],

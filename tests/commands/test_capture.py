@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from splat_py.capture.workspace import CaptureReport, Unregistered
+from splat_py.commands.train import capture_with_progress
+from splat_py.scene.data_options import CaptureOptions
 from tests.capture.room import room_cameras, write_photographs
 from tests.commands.program import done, refusal, splat
 
@@ -40,6 +43,39 @@ def test_train_finds_the_poses_of_photographs(photos: Path) -> None:
     assert "have a pose" not in done(*arguments, "--steps", "8", "--resume", cwd=photos.parent)
     done("eval", "run", cwd=photos.parent)
     shutil.move(photos.parent / "broken.jpg", photos / "broken.jpg")
+    # Other photographs are refused before anything is done with them, and a video too.
+    (photos.parent / "others").mkdir()
+    shutil.copy(photos / "IMG_0000.jpg", photos.parent / "others")
+    (photos.parent / "walk.mp4").touch()
+    for other in ("others", "walk.mp4"):
+        line = refusal("train", other, "--out", "run", "--resume", "--steps", "9", cwd=photos.parent)
+        assert f"holds the capture of {photos}, not of {photos.parent / other}" in line
+    done("train", "--out", "run", "--resume", "--steps", "9", cwd=photos.parent)
+
+
+def test_photographs_that_are_not_read_are_named(photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "photos")
+    for name in ("a.CR2", "b.cr2", "c.gif"):
+        (tmp_path / "photos" / name).touch()
+    result = splat("capture", "photos", "--out", "scene", "--size", "200", cwd=tmp_path)
+    assert "splat: RAW and GIF files are not read (2 .cr2, 1 .gif); save them as JPEG, PNG or TIFF" in result.stderr
+    for path in (tmp_path / "photos").glob("*.jpg"):
+        path.unlink()
+    for command in ("capture", "train"):
+        line = refusal(command, "photos", "--out", "x", cwd=tmp_path)
+        assert "holds no photographs" in line and "(2 .cr2, 1 .gif)" in line
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_same_advice_is_printed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    left_out = [Unregistered(f"{name}.jpg", "blurred", advice) for name, advice in (("a", "wait"), ("b", "go"), ("c", "wait"))]
+    report = CaptureReport(tmp_path, ["d.jpg"], left_out, 9, 0.5, {})
+    monkeypatch.setattr("splat_py.capture.capture", lambda *arguments, **how: report)
+    capture_with_progress(tmp_path, tmp_path / "scene", CaptureOptions())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:] == ["  a.jpg: blurred", "  c.jpg: blurred", "    wait", "  b.jpg: blurred", "    go"]
 
 
 def test_mistakes_are_one_sentence(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

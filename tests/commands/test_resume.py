@@ -187,7 +187,7 @@ def test_a_folder_in_use(out: Path, capture: Path, tmp_path: Path) -> None:
         before = snapshot(tmp_path)
         for command in (
             ("train", capture, "--out", out, "--resume"),
-            ("train", capture, "--out", "new"),
+            ("train", capture, "--steps", 9, "--out", "new"),
             ("fit-volume", capture, "--out", "new"),
             ("fit-image", capture / "transforms.json", "--out", "new"),
         ):

@@ -145,7 +145,7 @@ def test_pages_are_written_from_runs_and_files(files: Path, run: Path, capture: 
         assert "</html>" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_edits_in_their_order(files: Path, tmp_path: Path) -> None:
+def test_edits_in_their_order(files: Path, run: Path, tmp_path: Path) -> None:
     before = Gaussians.load(files / "scene.ply")
     half = float(before.means[:, 0].median())
     box = (-100, -100, -100, half, 100, 100)
@@ -154,7 +154,7 @@ def test_edits_in_their_order(files: Path, tmp_path: Path) -> None:
     kept = before.means[before.means[:, 0] <= half].numpy()
     np.testing.assert_allclose(after.means, 2 * kept[:, [1, 0, 2]] * [-1, 1, 1], atol=1e-4)
     edits = ("--sh-degree", 1, "--remove-floaters")
-    printed = done("edit", files / "scene.ply", "half.ply", "both.sog", *edits, cwd=tmp_path)
+    printed = done("edit", run, "half.ply", "both.sog", *edits, cwd=tmp_path)
     assert "removed: " in printed and "faint" in printed
     both = Gaussians.load(tmp_path / "both.sog")
     assert both.sh_degree == 1 and len(both) <= len(before) + len(after)

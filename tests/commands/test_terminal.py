@@ -30,11 +30,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return clock
 
 
-def bar(monkeypatch: pytest.MonkeyPatch, software: bool = True) -> tuple[FitBar, Any, io.StringIO, io.StringIO]:
-    """A bar in a terminal of 100 columns, its device, and the two streams that it writes: output and errors."""
+def bar(
+    monkeypatch: pytest.MonkeyPatch, software: bool = True, width: int = 100, piped: bool = False
+) -> tuple[FitBar, Any, io.StringIO, io.StringIO]:
+    """A bar in a terminal of so many columns, its device, and the two streams that it writes: output and errors."""
     out, err = io.StringIO(), io.StringIO()
     plain = {"color_system": None, "markup": False, "highlight": False}
-    monkeypatch.setattr(terminal, "console", Console(file=out, width=100, force_terminal=True, **plain))
+    monkeypatch.setattr(terminal, "console", Console(file=out, width=width, force_terminal=not piped, **plain))
     monkeypatch.setattr(terminal, "_errors", Console(file=err, width=400, **plain))
     adapter = SimpleNamespace(name="llvmpipe")
     device: Any = SimpleNamespace(software=software, adapter=adapter, kernels=KernelCache(None))  # type: ignore[arg-type]
@@ -69,7 +71,7 @@ def test_the_time_that_remains_is_told_from_the_second_step(monkeypatch: pytest.
         clock.now = 62.0
         fit.update(12, 10.0)
         text = line(fit, out)
-        assert "0.5 steps/s" in text and "0:02:56" in text
+        assert "0.5 steps/s" in text and "0:02:56 left" in text
     assert not err.getvalue()
 
 
@@ -85,6 +87,57 @@ def test_hours_on_a_software_device_are_a_warning_with_the_option_that_helps(
             fit.update(step, 10.0)
     assert err.getvalue().count("about 8 hours remain") == software
     assert err.getvalue().count("--downscale 8") == software
+
+
+@pytest.mark.parametrize(("width", "details"), [(60, False), (80, True)])
+def test_a_narrow_terminal_keeps_the_bar_and_the_steps(
+    width: int, details: bool, monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace
+) -> None:
+    fit, _, out, _ = bar(monkeypatch, width=width)
+    with fit:
+        fit.begin(30_000, 19_990)
+        for step in (19_995, 20_000):
+            clock.now += 5
+            fit.update(step, 31.5, "999,999 Gaussians ÷4 1358 MiB")
+        text = line(fit, out)
+    assert "━" in text and "20000/30000" in text and "31.50 dB" in text and "2:46:40 left" in text and "…" not in text
+    assert ("Gaussians" in text) is details
+
+
+def test_without_a_terminal_a_line_comes_every_thirty_seconds(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> None:
+    fit, _, out, _ = bar(monkeypatch, piped=True)
+    with fit:
+        fit.begin(2000)
+        for step in range(1, 76):
+            clock.now += 1
+            fit.update(step, 20.0)
+        assert out.getvalue().splitlines() == [
+            "30 of 2,000 steps, PSNR 20.00 dB, 0:32:50 left",
+            "60 of 2,000 steps, PSNR 20.00 dB, 0:32:20 left",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("environment", "opens"), [({"DISPLAY": ":0"}, True), ({}, False), ({"DISPLAY": ":0", "SSH_CONNECTION": "1"}, False)]
+)
+def test_a_browser_opens_only_where_there_is_a_display(
+    environment: dict[str, str], opens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bar(monkeypatch)
+    opened: list[str] = []
+    monkeypatch.setattr(terminal.webbrowser, "open", opened.append)
+    monkeypatch.setattr(terminal.sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    terminal.open_browser("http://localhost:1")
+    assert opened == ["http://localhost:1"] * opens
+
+
+def test_a_misspelt_command_names_the_one_that_was_meant(tmp_path: Path) -> None:
+    assert "trian is not a command; did you mean train?" in refusal("trian", "photos", cwd=tmp_path)
+    assert splat("abacus", cwd=tmp_path).returncode == 2
 
 
 def test_compiling_is_told_with_a_count(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> None:

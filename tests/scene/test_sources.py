@@ -17,7 +17,8 @@ from tests.refusals import refused
         (["images/a.jpg"], "holds 1 photograph but .*`splat capture .* --out FOLDER`, and pass FOLDER"),
         (["IMG_1.HEIC"], "holds 1 photograph but .*splat capture"),
         (["a.MOV"], "holds a video but no poses; .*splat capture"),
-        (["notes.txt"], r"expected a COLMAP model \(sparse/0\), transforms.json or transforms_train.json"),
+        (["notes.txt"], r"no photographs, no video and no capture \(a COLMAP model in sparse/0, transforms.json or"),
+        (["a.CR2", "b.gif"], r"RAW and GIF files are not read \(1 .cr2, 1 .gif\); save them"),
     ],
 )
 def test_a_folder_without_poses(names: list[str], says: str, tmp_path: Path) -> None:
@@ -28,10 +29,10 @@ def test_a_folder_without_poses(names: list[str], says: str, tmp_path: Path) -> 
 
 
 def test_files_in_the_place_of_a_folder(tmp_path: Path) -> None:
-    for name, says in (("a.mp4", "is a video without poses; .*splat capture"), ("scene.ply", "is a file; pass")):
+    for name, says in (("a.mp4", "is a video without poses; .*splat capture"), ("scene.ply", "is a file; name")):
         (tmp_path / name).touch()
         refused(f"{name} {says}", load_dataset, tmp_path / name)
-    refused("nowhere does not exist; pass", load_dataset, tmp_path / "nowhere")
+    refused("nowhere does not exist; name a folder of photographs", load_dataset, tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("name", ["IMG_1.HEIC", "a.heif"])

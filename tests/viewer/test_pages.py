@@ -35,6 +35,22 @@ def test_a_frame_is_our_render_of_the_page_s_camera(shown: Shown) -> None:
     assert psnr(page.frames[-1], shown.expected(5)) > 30
 
 
+def test_a_page_says_that_a_slow_frame_is_being_rendered(shown: Shown) -> None:
+    def told(page: FakePage) -> list[bool]:
+        return [m["updates"]["visible"] for m in page.of("GuiUpdateMessage") if "visible" in m["updates"]]
+
+    page = shown.drawn_page()
+    shown.rest()
+    # How long the first full frame takes is not known before.
+    shown.until(lambda: told(page) == [True, False])
+    shown.viewer._full_seconds = 0.1
+    page.look(shown.camera(3))
+    count = len(page.frames)
+    shown.until(lambda: len(page.frames) > count)
+    shown.rest()
+    assert told(page) == [True, False]
+
+
 def test_nothing_is_drawn_when_nothing_changes_or_no_page_is_open(shown: Shown) -> None:
     shown.rest()
     assert shown.viewer.frames.drawn == 0

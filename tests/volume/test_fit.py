@@ -295,7 +295,7 @@ def test_command_and_dataset(tmp_path: Path) -> None:
     options = DataOptions(data, test_every=4)
     config = VolumeConfig((6, 12), 4, sh_degree=0)
     box = tuple(BOX.ravel().tolist())
-    command = FitVolume(options, out, config, box=box, export=tmp_path / "grid.npz", frames=3)
+    command = FitVolume(out, options, config, box=box, export=tmp_path / "grid.npz", frames=3)
     command.run()
     assert {path.name for path in out.iterdir()} == LEFT
     metrics = json.loads((out / "metrics.json").read_text())
@@ -304,7 +304,7 @@ def test_command_and_dataset(tmp_path: Path) -> None:
     assert torch.equal(field.density, RadianceField.load(tmp_path / "grid.npz").density)
 
     refused("already holds a run", command.run)
-    FitVolume(options, out, box=box, resume=True, frames=0).run()
+    FitVolume(out, options, box=box, resume=True, frames=0).run()
     assert json.loads((out / "run.json").read_text())["config"]["steps_per_resolution"] == 4
 
     dataset = load_dataset(data, test_every=4)

@@ -151,7 +151,7 @@ def test_command(own: bool, tmp_path: Path) -> None:
     options, box = DataOptions(data, test_every=4), tuple(BOX.ravel().tolist())
 
     def command(*config: VolumeConfig, **how: Any) -> FitVolume:
-        return FitVolume(options, out, *config, box=box, **{"frames": 0} | how)
+        return FitVolume(out, options, *config, box=box, **{"frames": 0} | how)
 
     command(VolumeConfig((4,), 3, field=str(file) if own else "hash", table_mib=0.02), frames=2).run()
     assert {path.name for path in out.iterdir()} >= LEFT - {"run.json"}
