@@ -70,8 +70,9 @@ def choose(
     if not given & {"exposure", "ppisp"} and (stops := exposure_spread(whole)) is not None and stops >= _STOPS:
         config = replace(config, exposure=True)
         said.append(f"--exposure, because exposures differ by {stops:.1f} stops; --no-exposure leaves it out")
-    filters = "filter_3d" not in given
-    cost = measure(dataset, replace(config, filter_3d=config.filter_3d or filters), device, tell)
+    filters = not given & {"filter_3d", "antialiased"}
+    filtered = replace(config, filter_3d=True, antialiased=True) if filters else config
+    cost = measure(dataset, filtered, device, tell)
     initial, limit = initial_count(config, dataset), SECONDS[quality]
     for divisor in [1.0] if "downscale" in given else _divisors(dataset):
         scaled = _scaled(dataset, divisor)
@@ -82,7 +83,7 @@ def choose(
 
         steps = config.steps if "steps" in given else _most_steps(takes, config.steps, limit)
         enough = takes(steps) <= limit if "steps" in given else steps * _PIXELS_A_STEP >= pixels
-        chosen = replace(config, steps=steps, filter_3d=divisor > 1 if filters else config.filter_3d)
+        chosen = replace(filtered if divisor * whole.downscale > 1 else config, steps=steps)
         if enough and _fits(scaled, chosen, device, data.max_bytes):
             break
     camera = scaled.views[scaled.train[0]].camera
@@ -91,7 +92,7 @@ def choose(
     minutes = shown_seconds(takes(steps))
     said.insert(0, f"--quality {quality}: {steps:,} steps on {size}, up to {budget:,} Gaussians: about {minutes} of training")
     if chosen.filter_3d and filters:
-        said.append("--filter-3d, because photographs are downscaled; --no-filter-3d leaves it out")
+        said.append("--filter-3d --antialiased, because photographs are downscaled; --no-filter-3d leaves both out")
     return replace(whole, downscale=whole.downscale * divisor), chosen, said
 
 

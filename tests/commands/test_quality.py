@@ -50,7 +50,7 @@ def test_faster_devices_and_longer_times_get_more(large: Path, monkeypatch: pyte
     data, config, said = chosen(large, monkeypatch)
     assert 80 < COST.seconds(config, 256**2 / data.downscale**2, 2000, 1) < 200
     assert said[0].startswith(f"--quality draft: {config.steps:,} steps on photographs of ")
-    assert config.filter_3d == (data.downscale > 1) == any("--no-filter-3d" in line for line in said)
+    assert config.filter_3d == config.antialiased == (data.downscale > 1) == any("--no-filter-3d" in line for line in said)
     better = chosen(large, monkeypatch, "good")
     assert better[0].downscale <= data.downscale and better[1].steps > config.steps
     slow = StepCost(*(100 * part for part in (COST.fixed, COST.pixel, COST.gaussian)))
@@ -65,7 +65,7 @@ def test_given_options_keep_their_values(large: Path, monkeypatch: pytest.Monkey
     data, config, said = chosen(large, monkeypatch, steps=70, budget=2500, filter_3d=False)
     assert (config.steps, config.budget, config.filter_3d) == (70, 2500, False) and "up to 2,500 Gaussians" in said[0]
     data, config, _ = chosen(large, monkeypatch, downscale=3.0)
-    assert data.downscale == 3.0 and config.steps > 70 and not config.filter_3d
+    assert data.downscale == 3.0 and config.steps > 70 and config.filter_3d
     _, config, _ = chosen(large, monkeypatch, downscale=1.0, steps=29_000, filter_3d=True)
     assert config.steps == 29_000 and config.filter_3d
 
