@@ -139,7 +139,7 @@ def measure(dataset: Dataset, config: TrainConfig, device: Device, tell: Callabl
     while divisor > 1 and (divisor == smaller or longest < _LONG):
         divisor = max(divisor / 2, 1.0)
         largest, longest = timed(divisor, few)
-    pixel, gaussian = max(longest - base, 0.0) / (largest - pixels), max(crowded - base, 0.0) / (many - few)
+    pixel, gaussian = max(longest - base, 0.0) / max(largest - pixels, 1.0), max(crowded - base, 0.0) / (many - few)
     return StepCost(max(base - pixel * pixels - gaussian * few, 0.0), pixel, gaussian)
 
 
