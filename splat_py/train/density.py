@@ -254,6 +254,8 @@ def prune(
         if config.prune_information > 0:
             cameras = (dataset.views[view].camera for view in share.train)
             known = information(gaussians, cameras, probes=1, seed=step, near=dataset.near, **how)["logit_opacities"]
+            # Of o ∂/∂o, the change to first order where the Gaussian is removed; ∂/∂logit would vanish with 1 - o.
+            known = known / (1 - gaussians.opacities).clamp(min=1e-6) ** 2
             order = np.argsort(ranks.total(known.tolist()), kind="stable")
             kept[order[: int(config.prune_information * parameters.count)]] = False
     except RankLostError as error:
