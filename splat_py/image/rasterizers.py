@@ -340,7 +340,8 @@ def render(
     if behind.shape != (3,) or not bool(((behind >= 0) & (behind <= 1)).all()):
         raise SplatError(f"background is {background!r}; it must be three numbers from 0 to 1")
     picture, _ = _Render.apply(params, *size, method)
-    if not has_derivative(behind) and not behind.any():
+    # Inside a transformation torch wraps `behind` too, even where it has no derivative.
+    if not has_derivative(background) and not behind.any():
         return picture
     # White blobs on black show their coverage; a raw colour of 100 is squashed to exactly 1.
     white = torch.cat([params[:5], torch.full_like(params[5:8], 100.0), params[8:]])

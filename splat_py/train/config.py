@@ -39,6 +39,7 @@ _RANGES: dict[str, Range] = {
     "prune_opacity": (1e-6, 0.499),
     "prune_scale": (1e-6, 1e6),
     "prune_contribution": (0.0, 1e9),
+    "prune_information": (0.0, 0.99),
     "budget": (0, _MOST_GAUSSIANS),
     "seed": (0, (1 << 63) - 1),
 }
@@ -136,6 +137,9 @@ class TrainConfig:
     # After three and after four fifths of the run, remove Gaussians that contribute fewer pixels than this (blending weights,
     # summed) to every photograph. 0 keeps all.
     prune_contribution: float = 0.0
+    # At the same two steps, remove this share of the Gaussians, 0 to 0.99: those about whose opacities the photographs hold the
+    # least Fisher information. For scenes that must be far smaller.
+    prune_information: float = field(default=0.0, kw_only=True)
     # Opacities are capped every so many steps, so that unneeded Gaussians fade.
     opacity_reset_every: int = 3000
     # Gaussians when densification ends, if enough have large gradients; 0 is 5.5 √(steps · batch · pixels of a photograph), at
@@ -273,9 +277,10 @@ class TrainConfig:
         usual = 0.01 if self.strategy == "mcmc" else 0.0
         return self.opacity_reg or usual, self.scale_reg or usual
 
-    def prunes_contribution_at(self, step: int) -> bool:
-        """True if Gaussians that contribute little are removed after this step."""
-        return self.prune_contribution > 0 and step + 1 in (self.steps * 3 // 5, self.steps * 4 // 5)
+    def prunes_at(self, step: int) -> bool:
+        """True if Gaussians that contribute little, or with little information, are removed after this step."""
+        prunes = max(self.prune_contribution, self.prune_information) > 0
+        return prunes and step + 1 in (self.steps * 3 // 5, self.steps * 4 // 5)
 
     def budget_of(self, pixels: float, initial: int) -> int:
         """Return the final number of Gaussians: `budget`, or by default 5.5 √(steps · batch · mean pixels of a photograph), at

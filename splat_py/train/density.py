@@ -23,6 +23,7 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sorting import PrefixSum, RadixSort
 from splat_py.gpu.sources import constant
+from splat_py.render.information import information
 from splat_py.render.views import blending_weights
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
@@ -240,20 +241,26 @@ def contributions(
 def prune(
     parameters: Parameters, gaussians: Gaussians, dataset: Dataset, config: TrainConfig, step: int, ranks: Ranks = ALONE
 ) -> tuple[Parameters, Removal]:
-    """Remove the Gaussians that contribute less than `config.prune_contribution`, measured on `gaussians`. Each of `ranks`
-    measures its share of the photographs. SplatError if none is left, a parameter is not finite, or a process has ended."""
-    state, least = parameters.state(), config.prune_contribution
+    """Remove the Gaussians that contribute less than `config.prune_contribution`, and the share `config.prune_information` with
+    the least information about their opacities, measured on `gaussians`. Each of `ranks` measures its share of the photographs.
+    SplatError if none is left, a parameter is not finite, or a process has ended."""
+    state, least, kept = parameters.state(), config.prune_contribution, np.ones(parameters.count, bool)
     check_finite(state, step + 1)
     share = replace(dataset, train=dataset.train[ranks.rank :: ranks.size], _images=dataset._images)
-    found = contributions(
-        gaussians, share, antialiased=config.antialiased, accumulate=config.accumulate, device=parameters.device
-    )
+    how: dict[str, Any] = {"antialiased": config.antialiased, "accumulate": config.accumulate, "device": parameters.device}
     try:
-        found = ranks.largest_values(found)
+        if least > 0:
+            kept = ranks.largest_values(contributions(gaussians, share, **how)) >= least
+        if config.prune_information > 0:
+            cameras = (dataset.views[view].camera for view in share.train)
+            known = information(gaussians, cameras, probes=1, seed=step, near=dataset.near, **how)["logit_opacities"]
+            # Of o ∂/∂o, the change to first order where the Gaussian is removed; ∂/∂logit would vanish with 1 - o.
+            known = known / (1 - gaussians.opacities).clamp(min=1e-6) ** 2
+            order = np.argsort(ranks.total(known.tolist()), kind="stable")
+            kept[order[: int(config.prune_information * parameters.count)]] = False
     except RankLostError as error:
         # Not a RankLostError, which writes a checkpoint: these Gaussians have been refined but not pruned.
         raise SplatError(str(error)) from error
-    kept = found >= least
     if not kept.any():
         raise SplatError(f"no Gaussian contributes prune_contribution ({least:g}) pixels to any photograph; lower it")
     rows = {name: values if name.partition(".")[0] == WEIGHTS else values[kept] for name, values in state.items()}

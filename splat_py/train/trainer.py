@@ -212,7 +212,7 @@ class Trainer(StepsInFlight):
             self.finish()
         if refines:
             self._refine(step)
-        if self.config.prunes_contribution_at(step):
+        if self.config.prunes_at(step):
             shown = self.gaussians()
             self.parameters, removal = density.prune(self.parameters, shown, self.dataset, self.config, step, self.ranks)
             self.removals.append(removal)

@@ -229,14 +229,15 @@ class DeviceField(ABC):
         background: Array,
         d_rays: Rays,
         d_background: Array,
-        d_field: Array,
+        d_field: Array | None,
         d_image: RayImage,
     ) -> None:
         """March again and write tangents to `d_image`, given those of rays, background and the field, all [directions, …];
-        d_field [directions, floats] is in the order of a gradient."""
+        d_field [directions, floats] is in the order of a gradient, and None if it is 0."""
         recorder.stage("tangents")
         work = {"rays": rays, "background": background, "image": d_image, "first_ray": 0}
-        work |= {"d_rays": d_rays, "d_background": d_background, "d_field": d_field, "field_floats": d_field.shape[-1]}
+        work |= {"d_rays": d_rays, "d_background": d_background, "d_field": d_field, "D_FIELD": d_field is not None}
+        work["field_floats"] = 0 if d_field is None else d_field.shape[-1]
         for direction in range(d_background.size // 3):
             self._dispatch(recorder, "volumeTangents", linear_groups(rays.slots), march, tangent_index=direction, **work)
 
@@ -316,18 +317,17 @@ class DeviceField(ABC):
     ) -> None:
         """Run an entry point of volume.slang."""
         v_field = gradients[0] if gradients else None
-        on_cpu = self.groups and entry != "volumeTangents"
-        if on_cpu:
+        if self.groups:
             arguments |= {"samples": None, **arguments, "REPLICAS": self.replicas, "CPU_DRIVER": True}
         else:
             arguments |= {"v_field_bits": v_field and v_field.as_uint32, "NATIVE_ATOMICS": self.device.native_float_atomics}
-            arguments = {"d_field": None, "field_floats": 0, "tangent_index": 0, **arguments}
+        arguments = {"d_field": None, "field_floats": 0, "tangent_index": 0, **arguments}
         # A network output of 0 is a thin fog, of optical depth 1 along the longest side.
         unit_density = 1 / float(march.box.sides.max())
         arguments |= {"sampling": march, "size": self.size, "table_size": self.table_size, "unit_density": unit_density}
         # Only voxels have a separate kernel without skipping.
         arguments |= {**dict.fromkeys(_MEMORY), **self._memory(), "SKIP_EMPTY": True, **self._constants(march)}
-        module = "cpu/volume" if on_cpu else "volume"
+        module = "cpu/volume" if self.groups else "volume"
         recorder.dispatch(module, entry, groups, v_field=v_field, Field=self.kind, JITTER=march.jitter, **arguments)
 
 

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from splat_py import image
+from splat_py.image import rasterizers
 from splat_py.image.options import Method
+from splat_py.image.rasterizers import draw
 from tests.image import reference as ref
 from tests.image.scenes import assert_gradients, blobs_of
 from tests.refusals import refused
@@ -98,6 +100,15 @@ def test_forward_derivatives(method: Method) -> None:
     jacobian = torch.func.jacfwd(lambda t: picture(params + torch.tensordot(t, directions, 1), behind))(torch.zeros(8))
     _, expected = torch.func.jvp(picture, (params, behind), (v[0], other))
     torch.testing.assert_close(jacobian, expected[..., None] * torch.arange(8), rtol=1e-5, atol=1e-5)
+
+
+def test_black_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A black background takes no second render, in transformations either, inside which torch wraps constants."""
+    draws: list[int] = []
+    monkeypatch.setattr(rasterizers, "draw", lambda *args: draws.append(1) or draw(*args))
+    params = torch.tensor(blobs_of(np.random.default_rng(45), 5), dtype=torch.float32)
+    torch.func.jvp(lambda blobs: image.render(blobs, 8, 8, method="tiles"), (params,), (params,))
+    assert len(draws) == 1
 
 
 @pytest.mark.parametrize("background", [(0.0, 1.0), (0.0, 0.5, 1.5), (0.0, 0.5, float("nan")), 0.5])

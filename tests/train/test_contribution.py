@@ -1,4 +1,4 @@
-"""Pruning by contribution, and the regularisers of opacities and scales."""
+"""Pruning by contribution and by information, and the regularisers of opacities and scales."""
 
 import json
 from dataclasses import replace
@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from splat_py import Dataset
-from splat_py.render.views import rasterized
+from splat_py.render.views import rasterized, render_tensor
 from splat_py.scene.data_options import DataOptions
 from splat_py.train.config import TrainConfig
-from splat_py.train.density import contributions
+from splat_py.train.density import contributions, prune
 from splat_py.train.run import train
 from splat_py.train.trainer import Trainer
 from tests.refusals import refused
@@ -44,6 +44,28 @@ def test_what_contributes_little_is_removed_and_told(capture: Path, dataset: Dat
     assert [removal["step"] for removal in metrics["pruned"]] == [12, 16]
     first, second = metrics["pruned"]
     assert first["before"] > first["after"] >= second["before"] and second["after"] == metrics["gaussians"]
+
+
+def test_pictures_miss_what_holds_least_information_least(dataset: Dataset) -> None:
+    """Less than as many Gaussians of least contribution or opacity. Some are nearly opaque."""
+    config = replace(CONFIG, prune_contribution=0.0, prune_information=0.7)
+    trainer = Trainer(dataset, config)
+    gaussians = trainer.gaussians()
+    gaussians.logit_opacities += torch.linspace(-2, 8, 80).roll(31)
+    left, removal = prune(trainer.parameters, gaussians, dataset, config, 11)
+    assert (removal.before, removal.after) == (80, 24)
+    contributed = torch.from_numpy(contributions(gaussians, dataset))
+    kept = [torch.isin(gaussians.means[:, 0], torch.from_numpy(left.state()["means"][:, 0]))]
+    kept += [values >= values.sort().values[-24] for values in (contributed, gaussians.logit_opacities)]
+
+    def error(those: torch.Tensor) -> float:
+        rest = replace(gaussians, logit_opacities=gaussians.logit_opacities.where(those, torch.tensor(-20.0)))
+        cameras = [dataset.views[view].camera for view in dataset.train]
+        return sum(float((render_tensor(rest, c) - render_tensor(gaussians, c)).square().sum()) for c in cameras)
+
+    assert [int(those.sum()) for those in kept] == [24, 24, 24]
+    by_information, *others = map(error, kept)
+    assert by_information < 0.8 * min(others), (by_information, others)
 
 
 def test_resumed_runs_end_in_the_same_bits(dataset: Dataset, tmp_path: Path) -> None:

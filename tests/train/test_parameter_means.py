@@ -27,7 +27,7 @@ def test_they_begin_two_epochs_before_the_end() -> None:
     assert first_averaged(TrainConfig(steps=5), 43) == 5
     for config in (TrainConfig(steps=1000), TrainConfig(steps=1000, strategy="mcmc", prune_contribution=1.0)):
         last = range(first_averaged(config, 10**6), config.steps)
-        changes = [config.densifies_at, config.resets_opacities_at, config.prunes_contribution_at]
+        changes = [config.densifies_at, config.resets_opacities_at, config.prunes_at]
         assert not any(change(step) for change in changes for step in last), "nothing changes the Gaussians in these steps"
 
 

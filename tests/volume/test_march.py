@@ -208,6 +208,17 @@ def test_only_what_is_asked_for_gets_a_gradient() -> None:
         assert torch.equal(gradients(2 + end)[1][0], gradient)
 
 
+def test_a_field_without_tangents() -> None:
+    """Its kernel reads none, and finds what zeros give."""
+    field = random_field(4)
+    inputs = tuple(torch.tensor(a, dtype=torch.float32) for a in (field.density, field.sh, *random_rays(40)))
+    d = tuple(torch.cos(torch.arange(x.numel())).reshape(x.shape) * (i > 1) for i, x in enumerate(inputs))
+    _, expected = torch.func.jvp(lambda *every: render(*every, BOX, steps_per_unit=9), inputs, d)
+    _, found = torch.func.jvp(lambda *rays: render(*inputs[:2], *rays, BOX, steps_per_unit=9), inputs[2:], d[2:])
+    assert found[0].any()
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize(("how", "coefficients"), [("float atomics", 4), (2, 1), (2, 9)])
 def test_halves(how: Sums, coefficients: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some bricks are empty, and one density is a subnormal half."""
