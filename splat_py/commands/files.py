@@ -281,7 +281,7 @@ def _cameras(data: Path) -> "list[Camera]":
         require_capture(data)
     dataset = open_viewed(data, without_capture=False).dataset
     assert dataset is not None
-    return [dataset.views[view].camera for view in dataset.train]
+    return dataset.train_cameras
 
 
 @dataclass

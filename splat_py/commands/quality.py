@@ -199,8 +199,7 @@ def _fits(dataset: Dataset, config: TrainConfig, device: Device, max_memory: int
 
 
 def _pixels(dataset: Dataset) -> float:
-    cameras = [dataset.views[view].camera for view in dataset.train]
-    return float(np.mean([camera.width * camera.height for camera in cameras]))
+    return float(np.mean([camera.width * camera.height for camera in dataset.train_cameras]))
 
 
 def _spaced(views: list[int], count: int) -> list[int]:

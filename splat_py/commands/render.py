@@ -180,7 +180,7 @@ class Render(OnDevice):
         if self.mode == "uncertainty" and dataset is not None:
             from splat_py.render.information import draw_uncertainty, information
 
-            photographed = [dataset.views[view].camera for view in dataset.train]
+            photographed = dataset.train_cameras
             known = information(gaussians, track(photographed, "photographs"), look.background, **look.how)
             shot = partial(draw_uncertainty, gaussians, known=known, look=look)
 
@@ -284,7 +284,7 @@ class Suggest(OnDevice):
         scene = open_viewed(*source, device=get_device(self.device), without_capture=False)
         gaussians, dataset, look = scene.gaussians, scene.dataset, scene.look
         assert gaussians is not None and dataset is not None
-        photographed = [dataset.views[view].camera for view in dataset.train]
+        photographed = dataset.train_cameras
         if self.among == "test":
             candidates = [dataset.views[view].camera for view in dataset.test]
         elif keyframes is not None:

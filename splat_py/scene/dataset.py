@@ -74,6 +74,11 @@ class Dataset:
         return table(self.root.name, rows) + "".join(thumbnail(self.image(i), self.views[i].name) for i in shown)
 
     @property
+    def train_cameras(self) -> list[Camera]:
+        """Cameras of the photographs to train on."""
+        return [self.views[view].camera for view in self.train]
+
+    @property
     def near(self) -> float:
         """Depth of the near plane, world units: gsplat's 0.01, or less if the scene is so small that 0.01 would hide it."""
         return min(NEAR, NEAR * self.scene_scale)

@@ -112,7 +112,7 @@ class Trainer(StepsInFlight):
         self._values: dict[int, LossValues] = {}
         self._interrupts = Interrupts()
         self._stopped_by = 0
-        cameras = [self.dataset.views[view].camera for view in self.dataset.train]
+        cameras = self.dataset.train_cameras
         pixels = float(np.mean([camera.width * camera.height for camera in cameras]))
         self._budget = self.config.budget_of(pixels, initial_count(self.config, self.dataset))
         self._views: TrainingViews | None = None

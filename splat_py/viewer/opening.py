@@ -65,7 +65,7 @@ class ViewedScene:
     def focus(self) -> NDArray[np.float64]:
         """The point [3] that pages turn around."""
         if self.dataset is not None:
-            return find_focus([self.dataset.views[i].camera for i in self.dataset.train])[0]
+            return find_focus(self.dataset.train_cameras)[0]
         return extent_of(self.gaussians)[0]
 
     @property
@@ -79,9 +79,7 @@ class ViewedScene:
             return whole_view(self.gaussians)
         points = None if self.dataset.points is None else self.dataset.points[0]
         known = points if self.gaussians is None else self.gaussians.positions
-        return best_covered(
-            [self.dataset.views[i].camera for i in self.dataset.train], self.focus[None] if known is None else known
-        )
+        return best_covered(self.dataset.train_cameras, self.focus[None] if known is None else known)
 
 
 def extent_of(gaussians: Gaussians | None) -> tuple[NDArray[np.float64], float]:

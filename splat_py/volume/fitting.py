@@ -65,7 +65,7 @@ class Views:
     @classmethod
     def of_dataset(cls, dataset: Dataset) -> Self:
         """Make views of the training photographs of a dataset."""
-        cameras = [dataset.views[i].camera for i in dataset.train]
+        cameras = dataset.train_cameras
         if any(camera.distortion is not None for camera in cameras):
             raise SplatError(f"the photographs of {dataset.root} are distorted; load them with undistort=True")
         return cls(cameras, lambda index: dataset.image(dataset.train[index]).astype(np.float32) / np.float32(255))
