@@ -1,5 +1,5 @@
 """The parts of a capture that can be learnt beside the scene: looks of photographs, an environment, and corrections of cameras.
-Each records its forward pass, its backward pass and its step (kernels/capture_model.slang)."""
+Each records its forward pass, its backward pass and its step (kernels/capture_model.slang, kernels/refined_cameras.slang)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -51,6 +51,8 @@ _INTRINSICS_START = 0.15
 class _Learnt:
     """Parameters on the device with Adam's moments, by their names in checkpoints; read from `state` if there is one."""
 
+    _module = "capture_model"
+
     def __init__(self, device: Device, values: Mapping[str, NDArray[np.float32]], state: Mapping[str, NDArray] | None) -> None:
         moments = {other: np.zeros_like(array) for name, array in values.items() for other in with_moments(name)[1:]}
         fresh = dict(values) | moments
@@ -62,7 +64,7 @@ class _Learnt:
 
     def _dispatch(self, recorder: Recorder, entry: str, threads: int, **arguments: Any) -> None:
         learnt: dict[str, Any] = {name: AdamArrays.of(self._arrays, name) for name in self._arrays if "." not in name}
-        recorder.dispatch("capture_model", entry, linear_groups(threads), **learnt, **arguments)
+        recorder.dispatch(self._module, entry, linear_groups(threads), **learnt, **arguments)
 
     def _record_parts(self, recorder: Recorder, entry: str, pixels: int, floats: int, **arguments: Any) -> Array:
         """Record a backward pass over pixels. Returns the partial sums of its gradient, of so many floats."""
@@ -259,6 +261,8 @@ class LearntEnvironment(_Learnt):
 class CameraRefinement(_Learnt):
     """Corrections of each photograph's pose, and of the focal lengths, principal point and lens that all photographs share. A
     checkpoint's `state` has "poses", [photographs, 6], "intrinsics", [7], and their moments."""
+
+    _module = "refined_cameras"
 
     def __init__(
         self, device: Device, photographs: int, scene_scale: float, state: Mapping[str, NDArray] | None = None

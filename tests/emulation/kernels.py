@@ -183,7 +183,7 @@ def shipped() -> list[Specialisation]:
     _record_contracted(recorder)
     _record_hash_grid(recorder)
     for entry, lens in product(("refineCamera", "updateCamera"), ({}, {"WITH_LENS": True})):
-        dispatches.dispatch("capture_model", entry, **lens)
+        dispatches.dispatch("refined_cameras", entry, **lens)
     for entry in ("developPixels", "developPixelsBackward", "updateLook"):
         dispatches.dispatch("capture_model", entry, Look=PPISP.look, LOOK_FLOATS=PPISP.look_floats, OWN_FLOATS=PPISP.own_floats)
     tiles = {"LOSS_THREADS": _GPU_TUNING.loss_threads}
