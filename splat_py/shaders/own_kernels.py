@@ -64,7 +64,9 @@ class OwnKernel:
             pipeline = self._device.handle.create_compute_pipeline(program)
         except RuntimeError as error:
             if f'"{entry}" not found' in str(error):
-                raise SplatError(f'the source has no entry point {entry}; name a function marked [shader("compute")]') from error
+                raise SplatError(
+                    f'the source has no entry point {entry}; name a function marked [shader("compute")]'
+                ) from error
             raise SplatError(f"{entry} cannot be compiled: {first_error(str(error), self._text)}") from error
         reflected = program.layout.entry_points[0]
         for parameter in reflected.parameters:

@@ -83,7 +83,7 @@ class RunFolder:
         rows: dict[str, object] = {name: metrics[name] for name in ("steps", "gaussians", "seconds") if name in metrics}
         rows |= {f"held-out {name}": scores[name] for name in ("psnr", "ssim") if name in scores}
         pictures = sorted(self.pictures.glob("*.png"))[:_THUMBNAILS] if self.pictures.is_dir() else []
-        shown = (thumbnail(read_picture(path, 1)[..., ::-1], path.stem) for path in pictures)
+        shown = (thumbnail(lambda path=path: read_picture(path, 1)[..., ::-1], path.stem) for path in pictures)
         return table(self.root.name, rows) + "".join(shown)
 
 
