@@ -120,7 +120,10 @@ class Export:
             elif dataset is not None:
                 how["background"] = dataset.background
             if dataset is None:
-                console.print("no capture found: the page begins with a view of the whole scene; name a capture with --data")
+                console.print(
+                    "no capture found: the page begins with a view of the whole scene; name a capture with --data",
+                    soft_wrap=True,
+                )
             else:
                 how["cameras"] = [view.camera for view in dataset.views]
         with console.status(f"writing {out}"):

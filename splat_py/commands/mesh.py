@@ -6,6 +6,7 @@ from typing import Annotated
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from splat_py.base.errors import SplatError
 from splat_py.commands.files import Reference, Six
 from splat_py.commands.terminal import OnDevice, console
 from splat_py.scene.sources import require_cameras, require_mesh_name, require_scene
@@ -44,6 +45,8 @@ class MeshCommand(OnDevice):
         require_mesh_name(self.out)
         require_scene(self.scene, self.data)
         require_cameras(self.scene, self.data)
+        if self.out.resolve() in ((self.scene / "scene.ply").resolve(), self.scene.resolve()):
+            raise SplatError(f"{self.out} is the scene itself; choose another name for the mesh")
         from splat_py.base.files import require_writable
         from splat_py.gpu.device import get_device
         from splat_py.render.mesh import mesh

@@ -67,7 +67,8 @@ def choose(
     are `given` keep their values. `tell` is called with the steps of the trial that are done, and their number."""
     whole = data if "downscale" in given else replace(data, downscale=1.0)
     dataset, said = whole.load(0), []
-    if not given & {"exposure", "ppisp"} and (stops := exposure_spread(whole)) is not None and stops >= _STOPS:
+    looks = given & {"exposure", "ppisp", "bilateral_grid"}
+    if not looks and (stops := exposure_spread(whole)) is not None and stops >= _STOPS:
         config = replace(config, exposure=True)
         said.append(f"--exposure, because exposures differ by {stops:.1f} stops; --no-exposure leaves it out")
     filters = not given & {"filter_3d", "antialiased"}

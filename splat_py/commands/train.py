@@ -13,7 +13,7 @@ from splat_py.base.errors import SplatError
 from splat_py.commands.files import Export
 from splat_py.commands.terminal import FitBar, Lines, OnDevice, console, explicit_options, left_out, open_browser
 from splat_py.fit.process import launch_of
-from splat_py.fit.run_folder import refuse_existing, require_checkpoint
+from splat_py.fit.run_folder import refuse_existing, require_checkpoint, run_lock
 from splat_py.scene.data_options import OMITTED_DATA, CaptureOptions, DataOptions
 from splat_py.scene.sources import OMITTED, find_model, needs_poses, require_capture, require_photographs
 from splat_py.train.config import TrainConfig
@@ -123,7 +123,8 @@ class Train(OnDevice):
     out: Path | None = None
     # How long to train, by steps timed on this device: about 2 minutes (draft), 10 (good) or 60 (best). It chooses --steps and
     # --downscale, and where photographs call for them --exposure and --filter-3d; options that you give keep their values. off
-    # chooses nothing. By default good, or off if you give --steps or start several processes.
+    # chooses nothing. By default good, or off if you give --steps or start several processes. A run that is resumed keeps its
+    # options.
     quality: Literal["auto", "draft", "good", "best", "off"] = "auto"
     # Continue the run in --out, or else the last run of DATA, from its last checkpoint with its original options; a larger
     # --steps extends it. DATA may be left out.
@@ -152,6 +153,8 @@ class Train(OnDevice):
         quality = self.quality
         if quality == "auto":
             quality = "good" if launch.alone and "steps" not in given else "off"
+        elif quality != "off" and self.resume:
+            console.print(f"--quality {quality} chooses options of new runs; a larger --steps extends this one", soft_wrap=True)
         elif quality != "off" and not launch.alone:
             raise SplatError(
                 f"--quality {quality} times a single process; choose --steps and --downscale yourself, or start one"
@@ -182,10 +185,12 @@ class Train(OnDevice):
             from splat_py.commands.quality import choose
 
             console.print("timing a few steps of training; on a new machine, kernels are compiled first")
-            with Progress(BarColumn(bar_width=20), MofNCompleteColumn(), console=console, transient=True) as bar:
-                task = bar.add_task("", total=None)
+            trial = Progress(BarColumn(bar_width=20), MofNCompleteColumn(), console=console, transient=True)
+            # Another run there, or a folder that cannot be written to, is refused before the trial.
+            with run_lock(out), trial:
+                task = trial.add_task("", total=None)
                 data, config, said = choose(
-                    data, config, given, quality, device, lambda done, total: bar.update(task, completed=done, total=total)
+                    data, config, given, quality, device, lambda done, total: trial.update(task, completed=done, total=total)
                 )
             for sentence in said:
                 console.print(sentence, soft_wrap=True)
@@ -194,7 +199,7 @@ class Train(OnDevice):
             from splat_py.viewer.viewer import training_viewer
 
             viewing = training_viewer(out)
-        with viewing as viewer, FitBar(device, "--downscale 8 or fewer --steps") as bar:
+        with viewing as viewer, FitBar(device, "--quality good, a larger --downscale or fewer --steps") as bar:
             if viewer is not None:
                 console.print(f"the viewer is at {viewer.address}", soft_wrap=True)
                 open_browser(viewer.address)
@@ -244,7 +249,9 @@ def _folder_of(data: Path, resume: bool) -> Path:
         return next(folder for folder in folders if not holds_run(folder))
     runs = list(takewhile(holds_run, folders))
     if not runs:
-        raise SplatError(f"{Path('runs') / name} does not exist; name the run to resume with --out")
+        raise SplatError(
+            f"{Path('runs') / name} has no checkpoint to resume from; leave out --resume, or name a run with --out"
+        )
     return runs[-1]
 
 
@@ -291,7 +298,7 @@ class _Progress:
             self._divisor, self._psnr = report.divisor, None  # smaller photographs have a higher PSNR
         last, psnr = self._psnr, report.values.psnr
         self._psnr = psnr if last is None else _SMOOTHING * last + (1 - _SMOOTHING) * psnr
-        if report.step % 20 == 0:
+        if report.step % 20 == 0 or not self._mebibytes:
             self._mebibytes = process_bytes() / 2**20
         size = "" if report.divisor == 1 else f" ÷{report.divisor}"
         self._bar.update(report.step + 1, self._psnr, f"{report.gaussians:,} Gaussians{size} {self._mebibytes:.0f} MiB")

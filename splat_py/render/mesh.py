@@ -105,10 +105,11 @@ def mesh(
         raise SplatError(f"resolution is {resolution}; it must be a whole number from {_LEAST} to {_MOST}")
     if not cameras:
         raise SplatError("there is no camera, but a mesh is what cameras see; give some")
+    box = None if bounds is None else _given(bounds)
     # Pixels finer than half a voxel add nothing.
     seen = late_progress(cameras, "depths", len(cameras))
     views = [_View.of(gaussians, camera.scaled(2 * resolution / max(camera.width, camera.height)), how) for camera in seen]
-    low, high = _box(views) if bounds is None else _given(bounds)
+    low, high = _box(views) if box is None else box
     voxel = float((high - low).max()) / resolution
     if not voxel > 0:
         raise SplatError(_NOTHING)

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -71,7 +72,7 @@ class Dataset:
             "scene_scale": f"{self.scene_scale:.4g}",
         }
         shown = range(0, len(self), -(-len(self) // _THUMBNAILS))
-        return table(self.root.name, rows) + "".join(thumbnail(self.image(i), self.views[i].name) for i in shown)
+        return table(self.root.name, rows) + "".join(thumbnail(partial(self.image, i), self.views[i].name) for i in shown)
 
     @property
     def train_cameras(self) -> list[Camera]:

@@ -83,7 +83,7 @@ def _ends_the_compiler(text: str) -> str:
         token = found[0]
         if token.startswith("struct"):
             return f"line {_line_at(text, found.start())}: {token.split()[1]} is a built-in type's name"
-        if token[-1] in _CLOSING:
+        if token[-1] in _CLOSING and not token.startswith("//"):
             opened.append([found.start(), token[-1], {"{": np.inf, "f": 2}.get(token[0], 0)])
         elif opened and token == ";":
             opened[-1][2] -= 1

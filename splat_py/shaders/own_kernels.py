@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from splat_py.gpu.bindings import ELEMENTS, SCALARS, Bindings, in_python
 from splat_py.gpu.kernels import Kernel
 from splat_py.gpu.messages import first_error
 from splat_py.gpu.sources import Globals, constant_of
+from splat_py.shaders.declarations import require_name
 from splat_py.shaders.functions import ShaderModule
 from splat_py.shaders.loading import source as load_source
 
@@ -37,6 +39,7 @@ def kernel(source: ShaderModule | str, entry: str) -> "OwnKernel":
         SplatError: the source does not compile, has no such entry point, or declares a global that cannot be bound.
     """
     module = source if isinstance(source, ShaderModule) else load_source(source)
+    require_name("the entry point", entry)
     backward = f"{entry}_bwd" if re.search(rf"\b{re.escape(entry)}_bwd\s*\(", module.text) else None
     return OwnKernel(module, entry, OwnKernel(module, backward) if backward else None)
 
@@ -55,13 +58,15 @@ class OwnKernel:
 
     def __init__(self, module: ShaderModule, entry: str, backward: "OwnKernel | None" = None) -> None:
         self._device, self._text, self._backward = module.device, module.text, backward
-        if not re.search(rf"\b{re.escape(entry)}\s*\(", self._text):
-            raise SplatError(f'the source has no entry point {entry}; name a function marked [shader("compute")]')
         try:
             own = module.session.load_module(module.path.as_posix())
             program = module.session.link_program([own], [own.entry_point(entry)])
             pipeline = self._device.handle.create_compute_pipeline(program)
         except RuntimeError as error:
+            if f'"{entry}" not found' in str(error):
+                raise SplatError(
+                    f'the source has no entry point {entry}; name a function marked [shader("compute")]'
+                ) from error
             raise SplatError(f"{entry} cannot be compiled: {first_error(str(error), self._text)}") from error
         reflected = program.layout.entry_points[0]
         for parameter in reflected.parameters:
@@ -117,9 +122,12 @@ class OwnKernel:
     @graph_break
     def _run(self, threads: int | tuple[int, ...], arguments: Mapping[str, Any]) -> dict[str, Any]:
         sizes = threads if isinstance(threads, tuple) else (threads,)
-        if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int) and size >= 0 for size in sizes):
+        if not 1 <= len(sizes) <= 3 or not all(isinstance(size, Integral) and size >= 0 for size in sizes):
             raise SplatError(f"threads is {threads!r}; give one to three whole numbers")
-        groups = [-(-size // side) for size, side in zip((*sizes, 1, 1), self._group, strict=False)]
+        groups = [-(-int(size) // side) for size, side in zip((*sizes, 1, 1), self._group, strict=False)]
+        most = [limit * side for limit, side in zip(self._device.memory.limits.groups, self._group, strict=True)]
+        if any(size > limit for size, limit in zip(sizes, most, strict=False)):
+            raise SplatError(f"threads is {threads!r}, but this device runs {most} at most; give each several elements")
         bound = {name: self._bound(name, value) for name, value in arguments.items()}
         try:
             numbers, buffers = self._kernel.bindings.values(bound)
@@ -148,7 +156,8 @@ class OwnKernel:
             return held(self._device) if callable(held) else held
         is_shape = isinstance(value, tuple) and all(isinstance(side, int) and side >= 0 for side in value)
         if is_shape and slang in self._written:
-            value = np.zeros(value, ELEMENTS[buffers[slang]][0][0])
+            memory.limits.check_array(value, kind := np.dtype(ELEMENTS[buffers[slang]][0][0]))
+            value = np.zeros(value, kind)
         if not isinstance(value, np.ndarray | Tensor):
             raise SplatError(f"{name} is a {type(value).__name__}; give a NumPy array or a torch tensor")
         if isinstance(value, Tensor) and value.dtype == torch.int32 and buffers[slang].startswith("uint"):

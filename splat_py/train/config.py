@@ -138,7 +138,7 @@ class TrainConfig:
     # summed) to every photograph. 0 keeps all.
     prune_contribution: float = 0.0
     # At the same two steps, remove this share of the Gaussians, 0 to 0.99: those about whose opacities the photographs hold the
-    # least Fisher information. For scenes that must be far smaller.
+    # least Fisher information. For scenes that must be far smaller. Not with mcmc, which adds as many again.
     prune_information: float = field(default=0.0, kw_only=True)
     # Opacities are capped every so many steps, so that unneeded Gaussians fade.
     opacity_reset_every: int = 3000
@@ -200,6 +200,11 @@ class TrainConfig:
             raise SplatError(f"{looks[0]} and {looks[1]} exclude each other: both learn how bright a photograph is; choose one")
         if self.environment and self.random_background:
             raise SplatError("environment and random_background exclude each other: there is only one background; choose one")
+
+        if self.prune_information and self.strategy == "mcmc":
+            raise SplatError(
+                "prune_information and strategy mcmc exclude each other: mcmc adds as many again; choose a smaller budget"
+            )
 
     def parameters(self) -> dict[str, Parameter]:
         """Return the splat parameters of each Gaussian, by name, in order."""

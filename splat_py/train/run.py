@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from splat_py.scene.dataset import Dataset
 from splat_py.scene.editing import merge, select
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.partition import CELL_FILE, RUN, Cell, cell_folders, cell_name, read_cell
-from splat_py.scene.pictures import read_picture, thumbnail
+from splat_py.scene.pictures import UInt8Array, read_picture, thumbnail
 from splat_py.scene.sources import Split, is_scene_file, require_cameras
 from splat_py.scene.transforms import write_transforms
 from splat_py.shaders.custom_types import CAMERA, SLOTS, OwnTypes
@@ -83,8 +84,12 @@ class RunFolder:
         rows: dict[str, object] = {name: metrics[name] for name in ("steps", "gaussians", "seconds") if name in metrics}
         rows |= {f"held-out {name}": scores[name] for name in ("psnr", "ssim") if name in scores}
         pictures = sorted(self.pictures.glob("*.png"))[:_THUMBNAILS] if self.pictures.is_dir() else []
-        shown = (thumbnail(read_picture(path, 1)[..., ::-1], path.stem) for path in pictures)
+        shown = (thumbnail(partial(_rgb, path), path.stem) for path in pictures)
         return table(self.root.name, rows) + "".join(shown)
+
+
+def _rgb(path: Path) -> UInt8Array:
+    return read_picture(path, 1)[..., ::-1]
 
 
 def train(

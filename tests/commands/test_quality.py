@@ -109,6 +109,7 @@ def test_exposures_are_measured_from_the_colours_of_points(
     assert config.exposure == (spread > 0) == any("--no-exposure" in line for line in said)
     assert not chosen(tmp_path, monkeypatch, exposure=False)[1].exposure
     assert not chosen(tmp_path, monkeypatch, ppisp=True)[1].exposure
+    assert not chosen(tmp_path, monkeypatch, bilateral_grid=True)[1].exposure
 
 
 def test_a_capture_that_does_not_say_what_photographs_show_has_no_known_exposures(capture: Path) -> None:
@@ -136,8 +137,11 @@ def test_photographs_are_all_that_a_run_needs(capture: Path, tmp_path: Path, mon
     result = splat("train", capture, "--resume", cwd=tmp_path)
     assert result.returncode == 0 and f"runs/{name}-2 is finished" in result.stderr
     # To resume, the run itself knows its photographs.
-    assert "runs/demo" in done("train", "--resume", "--out", run, "--steps", 9, cwd=tmp_path).replace(str(tmp_path), "")
+    printed = done("train", "--resume", "--out", run, "--steps", 9, "--quality", "best", cwd=tmp_path)
+    assert "runs/demo" in printed.replace(str(tmp_path), "") and "--quality best chooses options of new runs" in printed
     assert json.loads((run / "metrics.json").read_text())["steps"] == 9
     assert "name the run to resume with --out" in refusal("train", "--resume", cwd=tmp_path)
-    assert "runs/other does not exist" in refusal("train", "other", "--resume", cwd=tmp_path)
+    assert "runs/other has no checkpoint to resume from; leave out --resume" in refusal(
+        "train", "other", "--resume", cwd=tmp_path
+    )
     assert "name a folder of photographs, a video or a capture" in refusal("train", "--out", "x", cwd=tmp_path)

@@ -137,6 +137,12 @@ def test_damaged_sources(tmp_path: Path) -> None:
     assert 0 < refused < SLANG_CASES * FACTOR
 
 
+def test_code_in_comments_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "own.slang"
+    file.write_text("// if (x > 0) {\npublic float f(float x) { return x; } // for (\n")
+    assert shaders.load(file).f(3.0) == 3.0
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

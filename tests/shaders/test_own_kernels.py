@@ -111,6 +111,7 @@ def test_torch_and_its_gradients(weighted: OwnKernel) -> None:
         ({"weights": np.array([None] * 50)}, r"weights is object \[50\]; its elements are of type float"),
         ({"weights": [1.0]}, "weights is a list; give a NumPy array or a torch tensor"),
         ({"weights": (50,)}, "weights is a tuple; give a NumPy array or a torch tensor"),
+        ({"sums": (10**7, 10**7)}, r"an array \[10000000, 10000000\] of float32 takes"),
         ({"count": -1}, "uniform count is -1; it must be an integer from 0"),
         ({"weihgts": 1}, "there is no argument weihgts; its arguments are"),
         ({"vColors": 1}, "there is no argument vColors"),
@@ -125,6 +126,10 @@ def test_what_is_missing(weighted: OwnKernel) -> None:
     del arguments["weights"]
     refused(r"buffer weights \(float\) is missing", weighted, 150, **arguments)
     refused("threads is 1.5; give one to three whole numbers", weighted, 1.5, **given())  # type: ignore[arg-type]
+    refused("threads is 1000000000000, but this device runs .* at most; give each several", weighted, 10**12, **given())
+    # NumPy counts too.
+    counted: Any = np.int64(150)
+    assert weighted(counted, **given())["calls"] > 0
     text = WEIGHTED.replace("RWStructuredBuffer<Atomic<float>> vWeights;", "").replace("vWeights[id.x].add(weight.d);", "")
     tensor = torch.tensor(arguments["colors"][:, 0], requires_grad=True)
     refused(
@@ -138,6 +143,7 @@ def test_what_is_missing(weighted: OwnKernel) -> None:
     ("text", "message"),
     [
         (WEIGHTED.replace("weighted(", "other("), "the source has no entry point weighted; name a function marked"),
+        ("float weighted(float x) { return x; }", "the source has no entry point weighted; name a function marked"),
         ("uniform float3 shift;" + WEIGHTED, "shift is a vector<float,3>; declare a StructuredBuffer"),
         (
             "StructuredBuffer<float3> shifts;" + WEIGHTED,
@@ -153,6 +159,10 @@ def test_what_is_missing(weighted: OwnKernel) -> None:
 )
 def test_sources_that_cannot_be_bound(text: str, message: str) -> None:
     refused(message, splat.shaders.kernel, text, "weighted")
+
+
+def test_entry_points_have_names() -> None:
+    refused("the entry point is called 'weight.*'; use at most 64", splat.shaders.kernel, WEIGHTED, "weight.*")
 
 
 @pytest.fixture(scope="module")

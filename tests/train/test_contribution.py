@@ -68,6 +68,11 @@ def test_pictures_miss_what_holds_least_information_least(dataset: Dataset) -> N
     assert by_information < 0.8 * min(others), (by_information, others)
 
 
+def test_mcmc_would_add_again_what_was_pruned() -> None:
+    mcmc = TrainConfig(strategy="mcmc", prune_information=0.5)
+    refused("prune_information and strategy mcmc exclude each other", mcmc.validate)
+
+
 def test_resumed_runs_end_in_the_same_bits(dataset: Dataset, tmp_path: Path) -> None:
     whole, begun = assert_resumes(dataset, CONFIG, tmp_path, 13)
     assert whole.parameters.count < 80 and whole.removals[1:] == begun.removals
