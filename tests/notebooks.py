@@ -6,7 +6,8 @@ executes notebooks and stores their output and figures, and with each figure a h
 thumbnails. Tags of cells:
 
     machine   output that differs between machines, such as times and names of devices: only the figures' code is compared
-    trained   numbers from an optimisation, which adds up in another order each time; PSNR may differ by 0.5 dB
+    trained   results of an optimisation, which adds up in another order each time: PSNR may differ by 0.5 dB, and only the
+              figures' code is compared
     capture   uses the capture that SPLAT_CAPTURE names, if it is set; else the embedded scene
     answer    the answer to an exercise, which the site folds; compared like the rest
 """
@@ -150,10 +151,12 @@ def cell_difference(stored: Any, executed: Any) -> str:
     before, after = figures(stored), figures(executed)
     if len(before) != len(after):
         return f"{len(before)} figures are stored and {len(after)} drawn"
+    if "trained" in tags(stored):
+        return difference(text_of(stored), text_of(executed), _TRAINED_TOLERANCE)
     off = max(map(figure_difference, before, after), default=0)
     if off > _SHADES:
         return f"a figure differs from the stored one by {off} of 255"
-    return difference(text_of(stored), text_of(executed), _TRAINED_TOLERANCE if "trained" in tags(stored) else _TOLERANCE)
+    return difference(text_of(stored), text_of(executed), _TOLERANCE)
 
 
 def _value(number: str) -> float:
