@@ -90,7 +90,7 @@ def example(path: Path) -> str:
 
 
 def notebook(path: Path) -> Iterator[tuple[str, str | bytes]]:
-    """A notebook as a page: its text, code and printed output; its pictures as files."""
+    """A notebook as a page: its text, code and printed output, with answers folded; its pictures as files."""
     page: list[str] = []
     pictures = 0
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
@@ -98,6 +98,9 @@ def notebook(path: Path) -> Iterator[tuple[str, str | bytes]]:
         if cell["cell_type"] == "markdown":
             page.append(with_formulas(text))
             continue
+        is_answer = "answer" in cell["metadata"].get("tags", ())
+        if is_answer:
+            page.append('<details markdown="1"><summary>Answer</summary>')
         page.append(fenced(text, "python"))
         for output in cell["outputs"]:
             if output["output_type"] == "stream":
@@ -107,8 +110,12 @@ def notebook(path: Path) -> Iterator[tuple[str, str | bytes]]:
                 name = f"{path.stem}-{pictures}.png"
                 yield f"notebooks/{name}", base64.b64decode(output["data"]["image/png"])
                 page.append(f"![What the cell above draws]({name})")
+            elif "text/html" in output["data"]:
+                page.append("".join(output["data"]["text/html"]))
             else:
                 page.append(fenced("".join(output["data"]["text/plain"]), "text"))
+        if is_answer:
+            page.append("</details>")
     page.insert(1, f"This is [`notebooks/{path.name}`]({path.name}) as it was last run.")
     yield f"notebooks/{path.stem}.md", "\n\n".join(page) + "\n"
 

@@ -120,14 +120,17 @@ def light(subpixel: int, points: Array, normals: Array, albedo: Array, gloss: Ar
     return color + gloss[:, None] * (reflected[:, None] * SKY_COLOR + highlight[:, None] * LAMP_COLOR)
 
 
-def render_view(viewmat: NDArray[np.floating], K: NDArray[np.floating], width: int, height: int) -> Array:
-    """Render the ground truth [height, width, 3] for a pinhole camera outside the objects: display RGB from 0 to 1."""
+def render_view(viewmat: NDArray[np.floating], K: NDArray[np.floating], width: int, height: int) -> NDArray[np.floating]:
+    """Render the ground truth [height, width, 3] for a pinhole camera outside the objects: display RGB from 0 to 1.
+
+    `viewmat` [4, 4] is world → camera, with +z forward and +y down, in metres; `K` [3, 3] is in pixels."""
     return photograph(viewmat, K, (width, height), SUBPIXELS, still_life(), light)
 
 
 def demo_cameras(views: int, size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return viewmats [views, 4, 4] and K [3, 3]: three turns of a spiral down a dome, from overhead to just above the table,
-    looking at the centre. The views that are held out, one of eight, lie amid the others."""
+    """Return viewmats [views, 4, 4], world → camera, and K [3, 3] for pictures of size × size pixels: three turns of a spiral
+    down a dome, from overhead to just above the table, looking at the centre. The views that are held out, one of eight, lie
+    amid the others."""
     t = (np.arange(views) + 0.5) / views
     z = np.sin(np.deg2rad(66)) + t * (np.sin(np.deg2rad(12)) - np.sin(np.deg2rad(66)))
     azimuth = t * 3 * 2 * np.pi
@@ -180,6 +183,9 @@ def write_demo_scene(folder: str | os.PathLike[str], *, views: int = 40, size: i
     Args:
         views: number of photographs, at least 2.
         size: width and height of each, in pixels, at least 8.
+
+    Raises:
+        SplatError: there are too few views or pixels, or `folder` holds something else.
     """
     return write_scenery(folder, DEMO, views, size)
 

@@ -13,8 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
+from splat_py.base.errors import BindingError, SplatError
 from splat_py.base.files import temporary_folder
 from splat_py.gpu.kernels import UserType, specialisation_source
+from splat_py.gpu.messages import first_error
 from splat_py.gpu.sources import scope, shader_folder
 
 # Indices in the function table of a COM interface (ISlangBlob), after the three of ISlangUnknown.
@@ -23,8 +25,12 @@ _BLOB_POINTER, _BLOB_SIZE = 3, 4
 Target = Literal["metal", "cuda", "wgsl"]
 
 
-class CompilerError(Exception):
-    """The Slang compiler rejected its input; the message is the compiler's."""
+class CompilerError(SplatError):
+    """The Slang compiler rejected its input, for the reasons in `messages`."""
+
+    def __init__(self, messages: str) -> None:
+        super().__init__(f"Slang cannot compile this: {first_error(messages, '')}")
+        self.messages = messages
 
 
 @cache
@@ -135,12 +141,22 @@ _THREADS = {
 
 
 def emit(target: Target, module: str, entry: str, constants: dict[str, Any]) -> EmittedKernel:
-    """Emit an entry point of slang/kernels/<module>.slang in another language, its `extern` names set to `constants`.
+    """Emit a kernel of the library in another language, on any machine.
 
-    NVRTC compiles the CUDA source unchanged; `WgslKernel.of` lists the bindings of WGSL. As in `KernelCache`, the values form a
-    small module, which is compiled and linked like modules of the caller's own types. CompilerError has the compiler's
-    message."""
-    code, (x, y, z) = _thread.submit(_emit_here, target, module, entry, constants).result()
+    Args:
+        target: "metal", "cuda" (NVRTC compiles it unchanged) or "wgsl".
+        module, entry: an entry point of slang/kernels/<module>.slang.
+        constants: values of names that the module declares `extern`: numbers, booleans, and types by their names.
+
+    Raises:
+        SplatError: there is no such kernel, or it cannot be compiled with these constants.
+    """
+    if not (shader_folder() / "kernels" / f"{module}.slang").is_file():
+        raise SplatError(f"slang/kernels has no {module}.slang; splat_py.shader_folder() is the folder slang")
+    try:
+        code, (x, y, z) = _thread.submit(_emit_here, target, module, entry, constants).result()
+    except BindingError as error:
+        raise SplatError(str(error)) from error
     source = code.decode().rstrip("\0")
     if target in _THREADS:
         in_source = _THREADS[target].search(source)
@@ -225,6 +241,7 @@ def _emit_here(target: str, module: str, entry: str, constants: dict[str, Any]) 
         for value in constants.values():
             if isinstance(value, UserType):
                 linked += compiled(value.module, value.text)
+        # As in `KernelCache`, the values form a small module, linked like modules of the caller's own types.
         if constants:
             linked += compiled("constants", specialisation_source(module, constants))
         kernel = str(shader_folder() / "kernels" / f"{module}.slang")

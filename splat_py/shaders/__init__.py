@@ -30,12 +30,13 @@ from typing import TYPE_CHECKING, Any
 from splat_py.base.lazy import lazy
 
 if TYPE_CHECKING:
+    from splat_py.gpu.emission import emit
     from splat_py.shaders.checks import check
     from splat_py.shaders.functions import ShaderFunction, ShaderModule, gradients
     from splat_py.shaders.loading import load, source
     from splat_py.shaders.own_kernels import OwnKernel, kernel
 
-__all__ = ["OwnKernel", "ShaderFunction", "ShaderModule", "check", "gradients", "kernel", "load", "source"]
+__all__ = ["OwnKernel", "ShaderFunction", "ShaderModule", "check", "emit", "gradients", "kernel", "load", "source"]
 
 _load, _ = lazy(__name__)
 

@@ -86,7 +86,7 @@ def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
                 emit(target, *kernel, constants)
             except CompilerError as error:
                 # Messages about a whole function have no line.
-                what = re.sub(r"^[a-z ]*error\[\w+\]: ", "", first_error(str(error), text))
+                what = re.sub(r"^[a-z ]*error\[\w+\]: ", "", first_error(error.messages, text))
                 raise SplatError(f"{name} cannot be compiled for {language}, in {kernel[1]}: {what}") from error
 
 

@@ -9,8 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from splat_py import SplatError, shaders
 from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, _VULKAN_TUNING, Tuning
-from splat_py.gpu.emission import CompilerError, emit
+from splat_py.gpu.emission import emit
 from splat_py.gpu.metal_parameters import MetalParameters
 from splat_py.gpu.sources import mentioned
 from tests.emulation.kernels import Specialisation, by_kernel, declared
@@ -119,9 +120,17 @@ struct Two_0
         threadgroup_bytes("    threadgroup Unknown_0 a;\n")
 
 
-def test_what_the_compiler_rejects_is_an_error() -> None:
-    with pytest.raises(CompilerError, match="nowhere"):
-        emit("metal", "prefix_sum", "nowhere", {})
+@pytest.mark.parametrize(
+    ("module", "entry", "constants", "message"),
+    [
+        ("prefix_sum", "nowhere", {}, "no function .* 'nowhere'"),
+        ("nowhere", "prefixSum", {}, "no nowhere.slang"),
+        ("blobs", "differentiateByAutodiff", {"BLOB": 8}, "no constant BLOB .* BLOBS"),
+    ],
+)
+def test_what_cannot_be_emitted_is_an_error(module: str, entry: str, constants: dict[str, int], message: str) -> None:
+    with pytest.raises(SplatError, match=message):
+        shaders.emit("metal", module, entry, constants)
 
 
 def test_constants_arrive() -> None:
