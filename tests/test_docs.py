@@ -78,7 +78,7 @@ def test_a_metal_kernel_runs_by_hand() -> None:
 
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
 # Numbers of steps; the loss they print must fall, or the PSNR rise.
-STEPS = {"features": 8, "fit_image": 26, "minimal": 50, "pose": 6, "train": 52, "volume": 3}
+STEPS = {"features": 8, "fit_image": 26, "minimal": 50, "own_trainer": 41, "pose": 6, "train": 52, "volume": 3}
 LESS, MORE = re.compile(r"loss ([\d.]+)"), re.compile(r"([\d.]+) dB")
 
 
@@ -98,7 +98,7 @@ def test_example(example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 def test_an_example_is_a_page_and_the_readme_names_it() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(EXAMPLES) == 7
+    assert len(EXAMPLES) == 8
     for example in EXAMPLES:
         text = example.read_text(encoding="utf-8")
         assert len(text.splitlines()) <= 120
