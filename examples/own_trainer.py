@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,19 +22,23 @@ from splat_py.demo.scene import write_demo_scene
 from splat_py.gsplat.strategy import DefaultStrategy
 
 
-def render(dataset: splat.Dataset, view: int, params: dict, degree: int) -> tuple[torch.Tensor, dict]:
+def render(
+    dataset: splat.Dataset, view: int, params: dict[str, torch.nn.Parameter], degree: int
+) -> tuple[torch.Tensor, dict[str, Any]]:
     """The picture [H, W, 3] of a view, and what happened on the way."""
     camera = dataset.views[view].camera
     arrays = camera.viewmat, camera.K, dataset.background
     viewmat, K, background = (torch.tensor(array, dtype=torch.float32)[None] for array in arrays)
     scene = params["means"], params["quats"], params["scales"].exp(), params["opacities"].sigmoid()
     sh, size = torch.cat([params["sh0"], params["shN"]], 1), (camera.width, camera.height)
-    options = {"sh_degree": degree, "backgrounds": background, "near_plane": dataset.near, "packed": False}
+    options: dict[str, Any] = {"sh_degree": degree, "backgrounds": background, "near_plane": dataset.near, "packed": False}
     colors, _, meta = splat.rasterization(*scene, sh, viewmat, K, *size, **options)
     return colors[0], meta
 
 
-def train(dataset: splat.Dataset, steps: int) -> dict:
+def train(dataset: splat.Dataset, steps: int) -> dict[str, torch.nn.Parameter]:
+    if dataset.points is None:
+        raise SystemExit(f"{dataset.root} has no points to begin with; choose a capture with points")
     start = splat.Gaussians.from_points(*dataset.points, sh_degree=3)
     # Short runs learn faster, and means slower with time.
     haste = min((30_000 / steps) ** 0.5, 8.0)
