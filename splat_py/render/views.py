@@ -247,28 +247,30 @@ def _compiled(kind: str | UserType | SlangSource) -> str | UserType:
     return kind
 
 
-def through(dataset: Dataset, model: str | UserType) -> Dataset:
-    """Return the dataset with all cameras set to `model`; "dataset" keeps their own models."""
+def through(dataset: Dataset, model: str | UserType, params: tuple[float, ...] = ()) -> Dataset:
+    """Return the dataset with all cameras set to `model`, with `params` if there are any; "dataset" keeps their own models."""
     if model == "dataset":
         return dataset
-    views = [replace(view, camera=with_model(view.camera, model)) for view in dataset.views]
+    views = [replace(view, camera=with_model(view.camera, model, params)) for view in dataset.views]
     return replace(dataset, views=views, _images=dataset._images)
 
 
-def with_model(camera: Camera, model: str | UserType) -> Camera:
-    """Return the camera with another model; lens coefficients stay if they fit the model."""
+def with_model(camera: Camera, model: str | UserType, params: tuple[float, ...] = ()) -> Camera:
+    """Return the camera with another model; lens coefficients stay if they fit the model, and its params unless others are
+    given."""
     lens = camera.distortion
     means = lens is not None and model == ("fisheye" if lens.fisheye else "pinhole")
-    return replace(camera, model=model, distortion=lens if means or not isinstance(model, str) else None)
+    lens = lens if means or not isinstance(model, str) else None
+    return replace(camera, model=model, distortion=lens, params=params or camera.params)
 
 
 def _lens_of(camera: Camera, row: Callable[[ArrayLike], torch.Tensor]) -> dict[str, Any]:
     """The camera arguments of `rasterization`."""
     lens, model = camera.distortion, camera.model
+    if model is not None and not isinstance(model, str):
+        return {"camera_model": model, "camera_params": row(camera.coefficients) if camera.coefficients else None}
     if lens is None:
         return {"camera_model": model or "pinhole"}
-    if model is not None and not isinstance(model, str):
-        return {"camera_model": model, "camera_params": row([*lens.radial, *lens.tangential])}
     if lens.fisheye:
         return {"camera_model": model or "fisheye", "radial_coeffs": row(lens.radial[:4])}
     coefficients = {"radial_coeffs": row(lens.radial[:6]), "tangential_coeffs": row(lens.tangential)}

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.transform import Rotation
 
 from splat_py.base.errors import SplatError
-from splat_py.base.fields import require_number
+from splat_py.base.fields import require_number, shown
 from splat_py.base.html import table
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ _ORTHONORMAL_TOLERANCE = 1e-3
 _CENTRAL, _MOST_POINTS = 0.15, 50_000
 # Limit of a camera's distance from the origin and of lengths in pixels: map coordinates pass, overflowed numbers do not.
 MOST_DISTANCE = 1e9
+# Numbers of a user's model (`coefficient` in slang/splat/camera_model.slang).
+_MOST_PARAMS = 12
 # Pixels; a shorter focal length becomes 0 or its square does, in float32.
 _LEAST_FOCAL = 1e-9
 
@@ -66,6 +68,7 @@ class Camera:
         name: the view's name in files and messages.
         distortion: the lens distortion; None for a pinhole.
         model: the camera model, as in `rasterization`; None derives it from the lens.
+        params: up to 12 numbers for a model of your own, in the place of the lens's coefficients.
 
     SplatError for a wrong shape, a number that is not finite, a pose that is not rigid, or a focal length or side not above 0.
     """
@@ -77,6 +80,7 @@ class Camera:
     name: str = ""
     distortion: Distortion | None = None
     model: "str | UserType | None" = None
+    params: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         label = f"camera {self.name!r}" if self.name else "camera"
@@ -115,6 +119,8 @@ class Camera:
             if not 1 <= side <= MOST_DISTANCE or int(side) != side:
                 raise SplatError(f"{label}: {field} is {side}; it must be a whole number from 1")
             object.__setattr__(self, field, int(side))
+        if len(self.params) > _MOST_PARAMS or not all(map(math.isfinite, self.params)):
+            raise SplatError(f"{label}: params are {shown(self.params)}; pass at most {_MOST_PARAMS} finite numbers")
 
     def _repr_html_(self) -> str:
         rows = {
@@ -131,6 +137,13 @@ class Camera:
     def position(self) -> Float64Array:
         """The camera's centre in the world, [3]."""
         return -self.viewmat[:3, :3].T @ self.viewmat[:3, 3]
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """The numbers that the model gets: the lens's (k1, …, k6, p1, p2) or none; `params` if they belong to the model."""
+        if self.params and not isinstance(self.model, str | None):
+            return self.params
+        return () if self.distortion is None else (*self.distortion.radial, *self.distortion.tangential)
 
     @property
     def forward(self) -> Float64Array:
@@ -155,7 +168,7 @@ class Camera:
     def resized(self, width: int, height: int) -> "Camera":
         """The same view on `width` × `height` pixels: K scales by the exact ratio of the sides."""
         K = self.K * np.array([[width / self.width], [height / self.height], [1.0]])
-        return Camera(self.viewmat, K, width, height, self.name, self.distortion, self.model)
+        return replace(self, K=K, width=width, height=height)
 
     def moved(self, rotation: ArrayLike, translation: ArrayLike) -> "Camera":
         """The camera with its view turned by a rotation vector [3], radians, and then moved by a translation [3], world units,

@@ -141,4 +141,5 @@ class OwnTypes:
 SPLAT = Slot("splat", SPLAT_INTERFACES, tuple(BUILT_IN))
 CAMERA = Slot("camera", ("ICameraModel",), ("dataset", "pinhole", "fisheye", "ortho", "equirectangular"))
 COLOR = Slot("color", ("IColor",), ("SphericalHarmonics", "SphericalGaussians", "ColorNetwork"))
-SLOTS = (SPLAT, CAMERA, COLOR)
+PIXEL_LOSS = Slot("pixel_loss", ("IPixelLoss",), ("L1", "L2", "Charbonnier"))
+SLOTS = (SPLAT, CAMERA, COLOR, PIXEL_LOSS)

@@ -3,12 +3,16 @@
 Initial Gaussians lie at the dataset's points, or at random in the box that its cameras see.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+from torch.nn.functional import pad
 
 from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout, save_tensors
@@ -34,24 +38,74 @@ _SHARPNESS = 4.0
 _NOISE = 0.1
 
 
-def initial_gaussians(dataset: Dataset, config: TrainConfig) -> Gaussians:
-    """Return the Gaussians before the first step, with splat parameters and colour features; SplatError if the dataset lacks
-    the points that `config.init` asks for, or has more than `config.max_gaussians`."""
-    points, count = None if config.init == "random" else dataset.points, initial_count(config, dataset)
-    if config.init == "points" and points is None:
+def numbers_of(splat_params: Mapping[str, ArrayLike | Tensor]) -> dict[str, Tensor]:
+    """Return initial splat parameters as float64 tensors, [] or [N]; SplatError for anything else."""
+    numbers = {}
+    for name, values in splat_params.items():
+        try:
+            numbers[name] = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise SplatError(f"splat_params[{name!r}] does not hold numbers; pass a number or a tensor [N]") from error
+        if numbers[name].numel() == 0:
+            raise SplatError(f"splat_params[{name!r}] is empty; pass a number or a tensor [N]")
+    return numbers
+
+
+def initial_gaussians(
+    dataset: Dataset, config: TrainConfig, given: Gaussians | None = None, params: Mapping[str, Tensor] | None = None
+) -> Gaussians:
+    """Return the Gaussians before the first step, with splat parameters and colour features: those `given`, or at the dataset's
+    points, or at random; `params` is from `numbers_of`. SplatError if the dataset lacks the points that `config.init` asks for,
+    there are more than `config.max_gaussians`, or `given` or `params` do not fit the run."""
+    points = None if config.init == "random" else dataset.points
+    count = initial_count(config, dataset) if given is None else len(given)
+    if given is None and config.init == "points" and points is None:
         raise SplatError(f"{dataset.root} holds no points; use --init random")
-    what = f"points of {dataset.root}" if points else "Gaussians of init_num_pts"
+    what = "given" if given is not None else f"points of {dataset.root}" if points else "Gaussians of init_num_pts"
     if count > config.max_gaussians:
         raise SplatError(f"max_gaussians is {config.max_gaussians:,}, less than the {count:,} {what} to begin with; raise it")
-    if points is None:
+    if given is not None:
+        gaussians = _fitted(given, config)
+    elif points is None:
         rng = np.random.default_rng(config.seed)
         low, high = dataset.bounds
         xyz = rng.uniform(low, high, (count, 3))
         gaussians = Gaussians.from_points(xyz, rng.uniform(0, 1, xyz.shape), sh_degree=config.sh_degree)
     else:
         gaussians = Gaussians.from_points(*points, sh_degree=config.sh_degree)
-    params = {name: torch.full((count,), number.initial) for name, number in config.parameters().items()}
-    return replace(_with_features(gaussians, config), params=params)
+    begun = {}
+    for name, number in config.parameters().items():
+        values = (params or {}).get(name, gaussians.params.get(name, torch.tensor(number.initial))).float()
+        if values.shape not in ((), (count,)):
+            raise SplatError(
+                f"splat_params[{name!r}] has shape {list(values.shape)}; there are {count:,} Gaussians to begin with"
+            )
+        if not ((values >= number.least) & (values <= number.largest) & values.isfinite()).all():
+            raise SplatError(f"splat_params[{name!r}] must be finite, from {number.least:g} to {number.largest:g}")
+        begun[name] = values.expand(count).contiguous()
+    return replace(_with_features(gaussians, config), params=begun)
+
+
+def _fitted(given: Gaussians, config: TrainConfig) -> Gaussians:
+    """Return the user's Gaussians on the host, with harmonics of `config.sh_degree`."""
+    given.validate()
+    if not len(given):
+        raise SplatError("gaussians is empty; pass one Gaussian at least")
+    for slot in (SPLAT, COLOR):
+        was, now = given.types[slot.option], slot.fields(config)
+        if was not in (now, (slot.names[0], "")):
+            raise SplatError(f"gaussians has the {slot.option} {was[0]}, and the run {now[0]}; pass {slot.option}={was[0]}")
+    if given.features is not None:
+        sizes = given.features.shape[1], 0 if given.weights is None else len(given.weights)
+        if sizes != (config.color_features, config.color_weights):
+            raise SplatError(
+                f"gaussians has {sizes[0]} features and {sizes[1]} weights, and the run {config.color_features} and "
+                f"{config.color_weights}; set color_features and color_weights"
+            )
+    most = (config.sh_degree + 1) ** 2
+    sh = pad(given.sh[:, :most], (0, 0, 0, max(most - given.sh.shape[1], 0)))
+    weights = None if given.weights is None else given.weights.detach()
+    return replace(given, sh=sh, weights=weights).mapped(lambda tensor: tensor.detach().contiguous()).to("cpu")
 
 
 def initial_count(config: TrainConfig, dataset: Dataset) -> int:
@@ -84,7 +138,7 @@ def _with_features(gaussians: Gaussians, config: TrainConfig) -> Gaussians:
 
     Lobes of SphericalGaussians get random axes and zero amplitude; other features and weights are small random numbers.
     """
-    if not config.color_features:
+    if not config.color_features or gaussians.features is not None:
         return gaussians
     count, size = len(gaussians), config.color_features
     rng = np.random.default_rng((config.seed, 1))

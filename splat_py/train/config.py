@@ -10,7 +10,7 @@ from tyro.conf import Suppress, UseAppendAction
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import LARGEST, Range, check_fields, dataclass_of
 from splat_py.gpu.accumulation import Accumulate
-from splat_py.shaders.custom_types import SLOTS
+from splat_py.shaders.custom_types import CAMERA, SLOTS
 from splat_py.shaders.declarations import BUILT_IN, Parameter, read_parameters
 
 # A buffer of 2 GiB holds the degree-3 coefficients of so many Gaussians, 192 bytes each.
@@ -74,8 +74,10 @@ class TrainConfig:
     # Learning rate of the splat parameters.
     splat_param_lr: float = 1e-3
     # The camera model: the capture's own (dataset); pinhole, fisheye, ortho, equirectangular; or a Slang file with a type that
-    # implements ICameraModel, which gets the coefficients of the capture's lenses.
+    # implements ICameraModel, which gets the coefficients of the capture's lenses, or camera_params.
     camera: str = "dataset"
+    # Numbers of a Slang file's camera, up to 12, the same for all photographs. Training does not change them.
+    camera_params: tuple[float, ...] = field(default=(), kw_only=True)
     # The type of view-dependent colour: SphericalHarmonics, SphericalGaussians, ColorNetwork, or a Slang file with a type that
     # implements IColor.
     color: str = "SphericalHarmonics"
@@ -85,12 +87,15 @@ class TrainConfig:
     color_weights: int = 0
     # Learning rate of colour features and weights.
     color_lr: float = 2.5e-3
-    # The texts of Slang files; `splat`, `camera` and `color` are then names of types in them.
+    # A pixel's loss beside SSIM: L1, L2, Charbonnier, or a Slang file with a type that implements IPixelLoss.
+    pixel_loss: str = field(default="L1", kw_only=True)
+    # The texts of Slang files; `splat`, `camera`, `color` and `pixel_loss` are then names of types in them.
     splat_source: Suppress[str] = ""
     camera_source: Suppress[str] = ""
     color_source: Suppress[str] = ""
+    pixel_loss_source: Suppress[str] = field(default="", kw_only=True)
 
-    # λ of the loss, (1 - λ) L1 + λ (1 - SSIM).
+    # λ of the loss, (1 - λ) pixel loss + λ (1 - SSIM).
     ssim_lambda: float = 0.2
     # Photographs are compared at a quarter, then at half of their size until this step, or 0.3 of the run if that is earlier.
     # Sides keep at least 64 pixels. 0 always compares at full size.
@@ -195,6 +200,11 @@ class TrainConfig:
         for slot in SLOTS:
             slot.validate(*slot.fields(self))
         self.parameters()
+        if self.camera_params:
+            if self.camera in CAMERA.names and not self.camera_source:
+                raise SplatError("camera_params are numbers of a camera of your own; name its Slang file or module with camera")
+            if self.refine_cameras:
+                raise SplatError("camera_params are fixed, and refine_cameras would learn a lens; leave out one")
         looks = [name for name in ("exposure", "ppisp", "bilateral_grid") if getattr(self, name)]
         if len(looks) > 1:
             raise SplatError(f"{looks[0]} and {looks[1]} exclude each other: both learn how bright a photograph is; choose one")

@@ -23,6 +23,7 @@ from splat_py.gpu.device import Device, Tuning, device_for
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.gpu.sources import constant
 from splat_py.gpu.tensors import as_tensor
+from splat_py.shaders.custom_types import PIXEL_LOSS
 from splat_py.shaders.functions import ShaderModule
 from splat_py.shaders.loading import built_in_or_own
 
@@ -92,8 +93,6 @@ def floats_a_pixel(tuning: Tuning) -> tuple[int, ...]:
 
 
 Padding = Literal["same", "valid", "reflect"]
-# Types in slang/splat/pixel_loss.slang; each is a mean over channels.
-PIXEL_LOSSES = ("L1", "L2", "Charbonnier")
 # The longest vector in Slang.
 _MOST_CHANNELS = 4
 
@@ -135,7 +134,7 @@ class SsimPasses:
         if comparison.joint and channels > _MOST_CHANNELS:
             raise SplatError(
                 f"images has {channels} channels; a pixel loss of your own accepts {_MOST_CHANNELS} at most, "
-                f"{', '.join(PIXEL_LOSSES)} any number"
+                f"{', '.join(PIXEL_LOSS.names)} any number"
             )
         self._threads = device.tuning.loss_threads
         border = WINDOW - 1 if comparison.whole_windows else 0
@@ -188,9 +187,10 @@ class SsimPasses:
 class PhotometricLoss:
     """The training loss for images of one size; errors as for `SsimPasses`."""
 
-    def __init__(self, device: Device, width: int, height: int, ssim_lambda: float) -> None:
+    def __init__(self, device: Device, width: int, height: int, ssim_lambda: float, pixel_loss: str | UserType = "L1") -> None:
         self.ssim_lambda = ssim_lambda
-        self._sweeps = SsimPasses(device, width, height, Comparison(1 - ssim_lambda, -ssim_lambda))
+        comparison = Comparison(1 - ssim_lambda, -ssim_lambda, pixel_loss=pixel_loss)
+        self._sweeps = SsimPasses(device, width, height, comparison)
         self.v_render = device.memory.empty((1, height, width, CHANNELS))
 
     def record(self, recorder: Recorder, render: Array, photograph: Array, sums: Array) -> None:
@@ -244,7 +244,7 @@ def photometric_loss(
     if not 0 <= ssim_lambda <= 1:
         raise SplatError(f"ssim_lambda is {ssim_lambda}; it must lie between 0 and 1")
     _check("photographs", images, photographs, padding, {"same": 1, "valid": WINDOW})
-    loss = built_in_or_own("pixel_loss", pixel_loss, PIXEL_LOSSES, "IPixelLoss")
+    loss = built_in_or_own("pixel_loss", pixel_loss, PIXEL_LOSS.names, *PIXEL_LOSS.interfaces)
     comparison = Comparison(1 - ssim_lambda, -ssim_lambda, whole_windows=padding == "valid", pixel_loss=loss)
     return _compare(images, photographs, comparison) + ssim_lambda
 

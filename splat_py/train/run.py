@@ -176,6 +176,7 @@ def train(
             splat=named.get("splat"),
             camera=named.get("camera"),
             color=named.get("color"),
+            pixel_loss=named.get("pixel_loss"),
             trust_source=trust_source,
             distributed=ranks,
             max_memory=record.data.max_bytes,
@@ -296,7 +297,7 @@ def open_scene(
         options = replace(options, downscale=downscale)
     if test_split is not None:
         options = replace(options, test_split=test_split)
-    dataset = through(options.load(), camera)
+    dataset = through(options.load(), camera, config.camera_params)
     return gaussians, dataset if is_file else learnt_of(scene, config).refined(dataset), config
 
 

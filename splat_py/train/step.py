@@ -51,10 +51,11 @@ class PhotographGradients:
         config: TrainConfig,
         splat: str | UserType,
         color: str | UserType,
+        pixel_loss: str | UserType,
         parameters: Parameters,
         capacity: int | None = None,
     ) -> None:
-        self._device, self._dataset, self._config = device, dataset, config
+        self._device, self._dataset, self._config, self._pixel_loss = device, dataset, config, pixel_loss
         # None for harmonics, whose type follows the degree.
         features, weights = config.color_features, config.color_weights
         self._color = None if color == "SphericalHarmonics" else color_model(color, features, weights)
@@ -167,7 +168,7 @@ class PhotographGradients:
             self.targets[size] = _Target(
                 Image.empty(device, 1, height, width, DEPTH_CHANNELS if self._depth else 3),
                 TileGrid.over(cameras, self.options.tile_size),
-                PhotometricLoss(device, width, height, self._config.ssim_lambda),
+                PhotometricLoss(device, width, height, self._config.ssim_lambda, self._pixel_loss),
                 device.memory.zeros((1, height, width, 1)),
                 self._depth.target(width, height) if self._depth else None,
             )

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
+from torch import Tensor
 
 from splat_py.base.errors import SplatError
 from splat_py.fit.distributed import ALONE, Ranks, device_of, joined
@@ -17,12 +19,12 @@ from splat_py.render.cameras import Cameras
 from splat_py.render.views import through
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.gaussians import Gaussians
-from splat_py.shaders.custom_types import CAMERA, COLOR, SPLAT
+from splat_py.shaders.custom_types import CAMERA, COLOR, PIXEL_LOSS, SPLAT
 from splat_py.shaders.declarations import require_numbers
 from splat_py.shaders.functions import ShaderModule
 from splat_py.train import density
 from splat_py.train.capture_model import CaptureModel, CaptureStep, LearntCapture
-from splat_py.train.checkpoint import Checkpoint, initial_count, initial_gaussians, with_sizes
+from splat_py.train.checkpoint import Checkpoint, initial_count, initial_gaussians, numbers_of, with_sizes
 from splat_py.train.config import TrainConfig
 from splat_py.train.memory import plan_memory
 from splat_py.train.parameters import Filter3D, ParameterMeans, Parameters, State, first_averaged, gaussians_of, groups_of
@@ -50,9 +52,11 @@ class Trainer(StepsInFlight):
         resume: continue from this checkpoint, with its configuration.
         splat: the splat type instead of `config.splat`: a name or your own type, as for `rasterization`. If `resume` carries
             the source of your own type, pass it again, or see `trust_source`.
-        camera, color: the camera model and the type of view-dependent colour, in the same way.
-        splat_params: initial splat parameters of each Gaussian, by name. Your own type needs all of them, in the order of
-            `extras`; built-in types have defaults.
+        camera, color, pixel_loss: the camera model, the type of view-dependent colour and a pixel's loss, in the same way.
+        splat_params: initial splat parameters by name, a number for all Gaussians or a tensor [N] with one for each of those
+            to begin with. Your own type needs all of them, in the order of `extras`; built-in types have defaults.
+        gaussians: begin with these, in the dataset's frame, in the place of its points. Parameters that `splat_params` does not
+            name are their own, if they have them. Harmonics are cut, or continued with zeros, to `config.sh_degree`.
         trust_source: compile the source that `resume` carries. It could read and write any memory.
         distributed: True, or `Ranks` from `joined`, if several processes train one scene, started by torchrun or known to
             torch.distributed. Each renders its share of a step's photographs; everything else is the same in all, and the first
@@ -74,7 +78,9 @@ class Trainer(StepsInFlight):
         splat: str | UserType | ShaderModule | None = None,
         camera: str | UserType | ShaderModule | None = None,
         color: str | UserType | ShaderModule | None = None,
-        splat_params: Mapping[str, float] | None = None,
+        pixel_loss: str | UserType | ShaderModule | None = None,
+        splat_params: Mapping[str, ArrayLike | Tensor] | None = None,
+        gaussians: Gaussians | None = None,
         trust_source: bool = False,
         distributed: bool | Ranks = False,
         max_memory: int | None = None,
@@ -88,7 +94,10 @@ class Trainer(StepsInFlight):
         begun, self.splat = SPLAT.begun_with(begun, splat, resumed=resumed, trust_source=trust_source)
         begun, model = CAMERA.begun_with(begun, camera, resumed=resumed, trust_source=trust_source)
         begun, self.color = COLOR.begun_with(begun, color, resumed=resumed, trust_source=trust_source)
-        self.config = (begun if resumed else with_sizes(begun, self.color)).with_parameters(splat_params, resumed)
+        begun, loss = PIXEL_LOSS.begun_with(begun, pixel_loss, resumed=resumed, trust_source=trust_source)
+        params = numbers_of(splat_params or {})
+        means = {name: float(values.mean()) for name, values in params.items()} if splat_params is not None else None
+        self.config = (begun if resumed else with_sizes(begun, self.color)).with_parameters(means, resumed)
         if isinstance(self.splat, UserType) and not resumed:
             require_numbers(self.splat.text, self.config.parameters())
         self.ranks = distributed if isinstance(distributed, Ranks) else joined(self.device) if distributed else ALONE
@@ -99,8 +108,11 @@ class Trainer(StepsInFlight):
                 f"batch is {self.config.batch}, but {dataset.root} has {len(dataset.train)} photographs to train on; "
                 + ("start fewer processes" if self.config.batch == self.ranks.size > 1 else "choose a smaller batch")
             )
-        self.dataset = through(dataset, model)
-        count = len(resume.state["means"]) if resume else 0
+        self.dataset = through(dataset, model, self.config.camera_params)
+        if resume and gaussians is not None:
+            raise SplatError("gaussians begin a run, and a checkpoint to resume has its own; leave out one")
+        given = 0 if gaussians is None else len(gaussians)
+        count = len(resume.state["means"]) if resume else given
         self.memory = plan_memory(self.dataset, self.config, self.device, max_memory, count, self.ranks.local_size)
         # Prunings by contribution.
         self.removals: list[density.Removal] = []
@@ -114,7 +126,10 @@ class Trainer(StepsInFlight):
         self._stopped_by = 0
         cameras = self.dataset.train_cameras
         pixels = float(np.mean([camera.width * camera.height for camera in cameras]))
-        self._budget = self.config.budget_of(pixels, initial_count(self.config, self.dataset))
+        self._budget = self.config.budget_of(pixels, given or initial_count(self.config, self.dataset))
+        if given:
+            # A resumed run does not know how many Gaussians it began with.
+            self.config = replace(self.config, budget=self._budget)
         self._views: TrainingViews | None = None
         self._finished: deque[StepReport] = deque()
         state = resume.state if resume else None
@@ -123,10 +138,10 @@ class Trainer(StepsInFlight):
         if resume:
             self.parameters = Parameters(self.device, resume.parameters())
         else:
-            fresh = Parameters.fresh(self.device, initial_gaussians(dataset, self.config))
+            fresh = Parameters.fresh(self.device, initial_gaussians(dataset, self.config, gaussians, params))
             self.parameters = density.in_spatial_order(fresh, dataset.bounds)
         self._means = ParameterMeans(self.device, first_averaged(self.config, len(dataset.train)), self.step, state)
-        types, capacity = (self.splat, self.color), resume.capacity if resume else None
+        types, capacity = (self.splat, self.color, loss), resume.capacity if resume else None
         self._gradients = PhotographGradients(self.device, self.dataset, self.config, *types, self.parameters, capacity)
         self._batch = BatchSums(self.parameters) if self.config.photographs > 1 else None
         # Known depths and photographs over random backgrounds exist only at full size.

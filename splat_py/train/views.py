@@ -13,7 +13,7 @@ from splat_py.fit.steps import Photographs
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
-from splat_py.render.cameras import CAMERA_MODELS, LENS_MODELS, Cameras
+from splat_py.render.cameras import CAMERA_MODELS, LENS, LENS_MODELS, Cameras
 from splat_py.render.images import Image
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import DEFAULT_MEMORY_LIMIT, Dataset, KnownDepths, surface_pixels
@@ -67,9 +67,9 @@ def device_camera(device: Device, camera: Camera) -> Cameras:
     def row(values: ArrayLike) -> Array:
         return device.memory.array(np.asarray(values, np.float32)[None])
 
-    lens = camera.distortion
-    coefficients = None if lens is None else row([*lens.radial, *lens.tangential, 0, 0, 0, 0])
-    return Cameras(row(camera.viewmat), row(camera.K), camera.width, camera.height, lenses=coefficients)
+    given = camera.coefficients
+    lenses = row([*given, *[0.0] * (LENS - len(given))]) if given else None
+    return Cameras(row(camera.viewmat), row(camera.K), camera.width, camera.height, lenses=lenses)
 
 
 def camera_model(camera: Camera) -> str | UserType:

@@ -142,7 +142,7 @@ def open_viewed(
     learnt = learnt_of(target, config) if finished else LearntCapture({})
     camera = CAMERA.trusted(CAMERA.of(config), own.camera, own.trust_source, str(target))
     try:
-        dataset = through(options.load(0), camera)
+        dataset = through(options.load(0), camera, config.camera_params)
     except SplatError as error:
         if data is not None or not without_capture:
             raise
