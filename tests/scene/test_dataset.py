@@ -195,8 +195,9 @@ def test_notebooks_show_counts_and_photographs(tmp_path: Path) -> None:
     assert "title='images/003.png'" in page
     assert "Camera images/000.png" in dataset.views[0].camera._repr_html_()
     # One photograph that cannot be read leaves the others.
+    dataset = load_dataset(tmp_path, memory_limit_bytes=0)
     (tmp_path / "images" / "003.png").write_bytes(b"<b>")
-    page = load_dataset(tmp_path, memory_limit_bytes=0)._repr_html_()
+    page = dataset._repr_html_()
     assert page.count("<img") == 6 and "003.png cannot be decoded" in page
 
 
