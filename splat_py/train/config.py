@@ -210,7 +210,6 @@ class TrainConfig:
             raise SplatError(f"{looks[0]} and {looks[1]} exclude each other: both learn how bright a photograph is; choose one")
         if self.environment and self.random_background:
             raise SplatError("environment and random_background exclude each other: there is only one background; choose one")
-
         if self.prune_information and self.strategy == "mcmc":
             raise SplatError(
                 "prune_information and strategy mcmc exclude each other: mcmc adds as many again; choose a smaller budget"
