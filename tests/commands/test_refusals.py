@@ -84,7 +84,7 @@ def place(run: Path, capture: Path, tmp_path_factory: pytest.TempPathFactory) ->
         ("mesh run out.glb --scale-reference 1 2 3 1 2 3 4", "--scale-reference is 1 2 3 1 2 3 4; give two different points"),
         ("mesh text.ply out.glb --data capture", "text.ply"),
         ("edit run/scene.ply out.ply --keep-subject", "--keep-subject needs cameras; name the run's folder"),
-        ("edit run/scene.ply out.ply --keep-subject --data empty", "empty holds no capture"),
+        ("edit run/scene.ply out.ply --keep-subject --data empty", "empty holds no photographs, no video and no capture"),
         ("edit run/scene.ply out.ply --data run", "add one of these"),
         ("edit run/scene.ply out.ply --scale 1 --scale-reference 1 2 3 1 2 3 4", "leave one out"),
         ("export run scene.spz --data capture", "--data is for pages"),
