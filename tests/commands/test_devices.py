@@ -76,7 +76,7 @@ def test_selftest_stays_on_its_device(tmp_path: Path, named: str, monkeypatch: p
 
 
 def test_the_demo_stays_on_its_device(tmp_path: Path, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "write_demo_scene", lambda folder, size: write_demo_scene(folder, views=9, size=16))
+    monkeypatch.setattr(demo, "write_demo_scene", lambda folder, size: write_demo_scene(folder, views=13, size=16))
     for name, value in (("_FRAMES", 3), ("_BLOBS", 20), ("_IMAGE_STEPS", 2), ("_FIELD", VolumeConfig((4,), 2))):
         monkeypatch.setattr(f"splat_py.commands.devices.{name}", value)
     done("demo", "--steps", 3, "--out", "demo", "--device", named, cwd=tmp_path)
