@@ -93,7 +93,7 @@ class Devices:
             why_not = why_no_metal_compiler()
             say = f"cannot compile here: {why_not}" if why_not else "comes first, since Xcode's metal compiler works"
             instead = "mps, through torch, needs no Xcode and uses MPS tensors without a copy"
-            console.print(f"metal, through SlangPy, {say}; {instead}", soft_wrap=True)
+            console.print(f"metal, through SlangPy, {say}; {instead}")
         reason = f"SPLAT_DEVICE={asked}" if asked else f"the first available of {', '.join(preference())}"
         console.print(f"→ is the default: {reason}. --device and SPLAT_DEVICE override it.")
 
@@ -127,11 +127,11 @@ class SelfTestCommand(OnDevice):
             _run(test)
         save(self.out, tests, skipped)
         for name, reason in skipped.items():
-            console.print(f"{name} was not tested: {reason}", soft_wrap=True)
+            console.print(f"{name} was not tested: {reason}")
         outcomes = [outcome for test in tests for outcome in test.outcomes]
         failed = sum(outcome.verdict == "FAILED" for outcome in outcomes)
         verdict = f"{failed} of {len(outcomes)} cases FAILED" if failed else "all is well"
-        console.print(f"{verdict}; the results are in {self.out}", soft_wrap=True)
+        console.print(f"{verdict}; the results are in {self.out}")
         if failed:
             sys.exit(1)
 
@@ -158,7 +158,7 @@ def _run(test: "SelfTest") -> None:
     console.print(table)
     for outcome in test.outcomes:
         if outcome.reason:
-            console.print(f"{outcome.name}: {outcome.verdict}: {outcome.reason}", soft_wrap=True)
+            console.print(f"{outcome.name}: {outcome.verdict}: {outcome.reason}")
     table = Table("median of 7", "ms")
     for name, milliseconds in test.timings.items():
         table.add_row(name, f"{milliseconds:.2f}")
@@ -331,5 +331,5 @@ class Demo(OnDevice):
         page.write_page(developers, "splat_py: a new platform's first test", summary, [flat])
         links = [(developers, "For developers: the portable operator, which a new platform runs first")]
         page.write_page(index, "splat_py: three systems", summary, sections, links)
-        console.print(f"open {index}: pictures, curves and times", soft_wrap=True)
+        console.print(f"open {index}: pictures, curves and times")
         console.print(f"or look at {sheet} (photograph | render) and {video}; walk through the scene in {folder.page}")

@@ -120,10 +120,7 @@ class Export:
             elif dataset is not None:
                 how["background"] = dataset.background
             if dataset is None:
-                console.print(
-                    "no capture found: the page begins with a view of the whole scene; name a capture with --data",
-                    soft_wrap=True,
-                )
+                console.print("no capture found: the page begins with a view of the whole scene; name a capture with --data")
             else:
                 how["cameras"] = [view.camera for view in dataset.views]
         with console.status(f"writing {out}"):
@@ -365,8 +362,8 @@ class Merge:
         for name, (kept, count) in counts.items():
             console.print(f"{name}: {kept:,} of {count:,} Gaussians")
         print_losses(self.out, losses)
-        console.print(f"{len(gaussians):,} Gaussians are in {self.out}", soft_wrap=True)
+        console.print(f"{len(gaussians):,} Gaussians are in {self.out}")
 
 
 def _print_command(*words: object) -> None:
-    console.print(f"  splat {shlex.join(map(str, words))}", soft_wrap=True)
+    console.print(f"  splat {shlex.join(map(str, words))}")

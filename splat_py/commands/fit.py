@@ -104,7 +104,7 @@ class FitImage(OnDevice):
             picture = read_picture(self.picture, options.background)
             checkpoint.check_picture(picture)
             if checkpoint.step >= steps and self._has_result(checkpoint):
-                console.print(run_folder.finished(self.out, "a larger --steps extends it"), soft_wrap=True)
+                console.print(run_folder.finished(self.out, "a larger --steps extends it"))
             else:
                 self._fit(replace(options, steps=steps), picture, replace(checkpoint, steps=steps), kept, record)
 
@@ -232,7 +232,7 @@ class FitVolume(OnDevice):
             FIELD.refuse_another(self.out, recorded.config, checkpoint.config, config)
             record = recorded.resumed(self.out, record, _FIELD, explicit_options(), "resolutions")
             if checkpoint.step >= record.config.steps == run_folder.recorded_metrics(self.out / "metrics.json").get("steps"):
-                console.print(run_folder.finished(self.out, "further --resolutions after its own extend it"), soft_wrap=True)
+                console.print(run_folder.finished(self.out, "further --resolutions after its own extend it"))
                 if self.export is not None:
                     from splat_py.volume import HashRadianceField, RadianceField, SlangField
 
@@ -258,7 +258,7 @@ class FitVolume(OnDevice):
             if recorded is None or record.changes(recorded):
                 record.save(record_path, box=trainer.box.numpy().tolist())
             adapter = device.adapter
-            console.print(f"{adapter.name} ({adapter.backend}): {len(views)} photographs{left_out(dataset)}", soft_wrap=True)
+            console.print(f"{adapter.name} ({adapter.backend}): {len(views)} photographs{left_out(dataset)}")
             self._fit(trainer, dataset, path)
 
     def _fit(self, trainer: "VolumeTrainer", dataset: "Dataset", path: Path) -> None:

@@ -115,8 +115,7 @@ class Evaluate(OnDevice):
         if scores.corrected_psnr < scores.psnr:
             console.print(
                 "Matching colours lowers PSNR here: renders differ from photographs in shape more than in colour. The match "
-                "takes that for lower contrast, and raises it together with the differences.",
-                soft_wrap=True,
+                "takes that for lower contrast, and raises it together with the differences."
             )
         if self.json is not None:
             write_json(self.json, scores.to_json())
@@ -355,7 +354,7 @@ class View(OnDevice):
                 if self.host not in OWN_NAMES:
                     risk = "everybody who has the address below can see the scene and save files into its folder"
                     print_error(f"--host {self.host}: {risk}; elsewhere, put this machine's name in place of localhost")
-                console.print(f"{', '.join(parts)}: open {address_of(server)} (Ctrl-C ends)", soft_wrap=True)
+                console.print(f"{', '.join(parts)}: open {address_of(server)} (Ctrl-C ends)")
                 viewer.serve()
         except KeyboardInterrupt as interrupt:
             # Ctrl-C is the normal end of a viewer.

@@ -32,14 +32,16 @@ _WITH_DETAILS, _WITH_SPEED = 76, 92
 
 
 class _PlainConsole(Console):
-    """A console for text with names of files: it shows brackets and control characters instead of acting on them."""
+    """A console for text with names of files: it shows brackets and control characters instead of acting on them, and breaks no
+    line of text, so that paths can be copied."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
         lines = ("\n".join(map(printable, part.split("\n"))) if isinstance(part, str) else part for part in objects)
-        super().print(*lines, **options)
+        texts = all(isinstance(part, str) for part in objects)
+        super().print(*lines, **{"soft_wrap": texts} | options)
 
 
 console = _PlainConsole()
@@ -78,7 +80,7 @@ def silence() -> Iterator[None]:
 
 
 def print_error(message: object) -> None:
-    _errors.print(printable(f"splat: {message}"), soft_wrap=True)
+    _errors.print(printable(f"splat: {message}"))
 
 
 def show_warning(message: Warning | str, category: type[Warning] = UserWarning, filename: str = "", *_: Any, **__: Any) -> None:
@@ -132,7 +134,7 @@ class Lines:
         now = time.monotonic()
         if not console.is_terminal and now - self._told >= _LINE_SECONDS:
             self._told = now
-            console.print(line, soft_wrap=True)
+            console.print(line)
 
 
 class FitBar:

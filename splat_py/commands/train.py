@@ -52,7 +52,7 @@ class CaptureCommand:
 
     def run(self) -> None:
         capture_with_progress(self.source, self.out, self.options)
-        console.print(f"the capture is in {self.out}; train on it with `splat train {self.out} --out RUN`", soft_wrap=True)
+        console.print(f"the capture is in {self.out}; train on it with `splat train {self.out} --out RUN`")
 
 
 def capture_with_progress(source: Path, out: Path, options: CaptureOptions) -> None:
@@ -89,18 +89,17 @@ def capture_with_progress(source: Path, out: Path, options: CaptureOptions) -> N
     total = len(report.registered) + len(report.unregistered)
     console.print(
         f"{len(report.registered)} of {total} photographs have a pose; {report.points:,} points, reprojection error "
-        f"{report.error:.2f} pixels; {sum(report.seconds.values()):.0f} s",
-        soft_wrap=True,
+        f"{report.error:.2f} pixels; {sum(report.seconds.values()):.0f} s"
     )
     listed = report.unregistered[:_LISTED]
     # The same advice once, below all that it is for.
     for advice in dict.fromkeys(item.advice for item in listed):
         for item in listed:
             if item.advice == advice:
-                console.print(f"  {item.name}: {item.reason}", soft_wrap=True)
-        console.print(f"    {advice}", soft_wrap=True)
+                console.print(f"  {item.name}: {item.reason}")
+        console.print(f"    {advice}")
     if len(report.unregistered) > _LISTED:
-        console.print(f"  and {len(report.unregistered) - _LISTED} more, in {out / 'capture.json'}", soft_wrap=True)
+        console.print(f"  and {len(report.unregistered) - _LISTED} more, in {out / 'capture.json'}")
 
 
 @dataclass
@@ -154,7 +153,7 @@ class Train(OnDevice):
         if quality == "auto":
             quality = "good" if launch.alone and "steps" not in given else "off"
         elif quality != "off" and self.resume:
-            console.print(f"--quality {quality} chooses options of new runs; a larger --steps extends this one", soft_wrap=True)
+            console.print(f"--quality {quality} chooses options of new runs; a larger --steps extends this one")
         elif quality != "off" and not launch.alone:
             raise SplatError(
                 f"--quality {quality} times a single process; choose --steps and --downscale yourself, or start one"
@@ -167,8 +166,7 @@ class Train(OnDevice):
         if self.config.environment and not (self.config.splat == "Gaussian" and self.config.has_harmonics):
             console.print(
                 "the sky will be missing in exported files, because far Gaussians cannot join splats or colours of another "
-                "type; see it with `splat view`, or leave out --splat and --color",
-                soft_wrap=True,
+                "type; see it with `splat view`, or leave out --splat and --color"
             )
         from splat_py.fit.distributed import device_of, joined
         from splat_py.train.run import RunFolder, train
@@ -193,7 +191,7 @@ class Train(OnDevice):
                     data, config, given, quality, device, lambda done, total: trial.update(task, completed=done, total=total)
                 )
             for sentence in said:
-                console.print(sentence, soft_wrap=True)
+                console.print(sentence)
         viewing: AbstractContextManager[TrainingViewer | None] = nullcontext()
         if shown:
             from splat_py.viewer.viewer import training_viewer
@@ -201,7 +199,7 @@ class Train(OnDevice):
             viewing = training_viewer(out)
         with viewing as viewer, FitBar(device, "--quality good, a larger --downscale or fewer --steps") as bar:
             if viewer is not None:
-                console.print(f"the viewer is at {viewer.address}", soft_wrap=True)
+                console.print(f"the viewer is at {viewer.address}")
                 open_browser(viewer.address)
             progress = _Progress(bar, viewer)
             scores = train(
@@ -282,8 +280,7 @@ class _Progress:
         console.print(
             f"{adapter.name} ({adapter.backend}): {len(dataset.train)} photographs, "
             f"{camera.width}×{camera.height}{left_out(dataset)}, {trainer.parameters.count:,} initial Gaussians; "
-            f"{trainer.memory.shown()}",
-            soft_wrap=True,
+            f"{trainer.memory.shown()}"
         )
         if self._viewer is not None:
             self._viewer.on_start(trainer)
