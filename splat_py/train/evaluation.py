@@ -4,6 +4,7 @@ evaluations do), SSIM, and LPIPS (Zhang et al. 2018)."""
 import math
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -129,9 +130,9 @@ def evaluate(
         views = list(dataset.views)
         for index in dataset.test:
             view, photograph = views[index], dataset.image(index)
-            if photograph[..., 3].any():
-                found = localize(gaussians, photograph, view.camera, **how)
-                views[index] = replace(view, camera=found.camera)
+            # A masked photograph, or a scene of a few steps, shows nothing to go by.
+            with suppress(SplatError):
+                views[index] = replace(view, camera=localize(gaussians, photograph, view.camera, **how).camera)
         dataset = replace(dataset, views=views, _images=dataset._images)
 
     responses = {}

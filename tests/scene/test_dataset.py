@@ -341,7 +341,7 @@ def test_bad_arguments_are_refused(tmp_path: Path, options: dict[str, Any], mess
 
 def test_folders_without_a_capture(tmp_path: Path) -> None:
     refused("none does not exist", load_dataset, tmp_path / "none")
-    refused("holds no capture; expected", load_dataset, tmp_path)
+    refused("holds no photographs, no video and no capture", load_dataset, tmp_path)
     save_json(tmp_path, {"frames": []})
     refused("describes no posed photograph", load_dataset, tmp_path)
 

@@ -18,7 +18,7 @@ from tests.refusals import refused
 from tests.train.refinement import assert_resumes
 
 CAPTURE = 4, 24
-LOADED = {"test_every": 2}
+LOADED = {"test_every": 2, "test_split": "first"}
 CONFIG = TrainConfig(steps=20, sh_degree=0, init="random", init_num_pts=80, accumulate="pair", prune_contribution=6.0)
 
 

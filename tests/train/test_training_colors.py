@@ -75,7 +75,7 @@ def test_lobes_learn_where_they_point(tmp_path: Path) -> None:
     write_transforms(tmp_path, cameras)
     for camera in cameras:
         write_image(tmp_path / "images" / camera.name, (render(lit((2, 0, 0)), camera) * 255 + 0.5).astype(np.uint8))
-    dataset = load_dataset(tmp_path)
+    dataset = load_dataset(tmp_path, test_split="first")
     rates = dict.fromkeys(("means_lr", "quats_lr", "scales_lr", "opacities_lr"), 0.0)
     config = replace(
         CONFIG, steps=160, densify_every=1000, color="SphericalGaussians", color_features=9, color_lr=0.05, **rates
