@@ -242,8 +242,8 @@ def _record_volume(recorder: Recorder, coefficients: int) -> None:
 def _record_march(recorder: Recorder, volume: DeviceField, march: March, *gradients: Rays | None) -> None:
     """Record a march, and with gradients of rays its tangents and a replay for each of them."""
     volume.record_forward(recorder, march, RAYS, empty(3), IMAGE)
-    for d_field in (empty((1, 8)), None) if gradients else ():
-        volume.record_tangents(recorder, march, RAYS, empty(3), RAYS, empty((1, 3)), d_field, IMAGE)
+    if gradients:
+        volume.record_tangents(recorder, march, RAYS, empty(3), RAYS, empty((1, 3)), empty((1, 8)), IMAGE)
     for v_rays in gradients:
         volume.record_backward(recorder, march, RAYS, empty(3), IMAGE, IMAGE, volume.empty_gradients(), v_rays=v_rays)
 
