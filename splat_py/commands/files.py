@@ -202,7 +202,7 @@ class Edit:
     sh_degree: int | None = None
     # Multiply all lengths by this.
     scale: float = 1.0
-    # In its place: two points, x y z each, in coordinates of the input, and the distance that they shall have.
+    # Two points, x y z each, in coordinates of the input, and the distance that they shall have; in the place of --scale.
     scale_reference: Reference | None = None
     # Rotate by degrees about the axis x, then y, then z.
     rotate: Three = (0.0, 0.0, 0.0)

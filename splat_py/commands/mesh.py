@@ -36,7 +36,7 @@ class MeshCommand(OnDevice):
     crop: Six | None = None
     # Count what no camera saw as inside, so that the mesh is closed (watertight).
     close_holes: bool = False
-    # For real units: two points of the scene, x y z each, and their real distance.
+    # Two points of the scene, x y z each, and their real distance, for a mesh in real units.
     scale_reference: Reference | None = None
     # Slang files that the scene was trained with.
     own: OmitArgPrefixes[OwnTypes] = field(default_factory=OwnTypes)

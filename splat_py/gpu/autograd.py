@@ -163,7 +163,7 @@ def backward_early(ctx: Any, gradients: Sequence[Tensor | None]) -> None:
     takes their results when it comes to these stages, unless hooks or other uses of the tensors have changed the gradients.
 
     Args:
-        gradients: of the stage's input tensors, those that are not None.
+        gradients: one for each input tensor of the stage that is not None.
     """
     if ctx.create_graph or not all(_is_stage_or_leaf(node) for node, _ in ctx.next_functions):
         return

@@ -26,7 +26,7 @@ from splat_py.scene.sources import require_mesh_name
 
 # Voxels along the longest side of the box: the least and the most.
 _LEAST, _MOST = 16, 1024
-# In voxels: where signed distances are truncated, and the sides of blocks.
+# Truncation of signed distances and sides of blocks, in voxels.
 _TRUNCATION, _BLOCK = 4, 32
 # Cameras that have to see a voxel, and triangles that have to hang together.
 _LEAST_VIEWS, _DUST = 2, 64
@@ -163,7 +163,7 @@ class _View:
         return points[self.depths.cpu().isfinite()].numpy()
 
     def gaps(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """How far behind points [P, 3] the surface is in their pixels [P], NaN outside of the picture; and these pixels [P]."""
+        """Distances [P] of the surface behind points [P, 3] in their pixels, NaN outside of the picture; and these pixels [P]."""
         pose, K = self.camera.viewmat.tolist(), self.camera.K
         x, y, z = (points[:, 0] * a + points[:, 1] * b + points[:, 2] * c + d for a, b, c, d in pose[:3])
         u, v, (height, width) = K[0, 0] * x / z + K[0, 2], K[1, 1] * y / z + K[1, 2], self.depths.shape

@@ -152,7 +152,7 @@ def render_surface(gaussians: Gaussians, camera: Camera, **how: Any) -> tuple[to
     )
     depths = torch.full_like(alphas[..., 0], torch.inf)
     if len(medians):
-        # Where Gaussians are round, with unit deviation: x → diag(1 / s) Rᵀ x.
+        # x → diag(1 / s) Rᵀ x makes Gaussians round, with unit deviation.
         largest = scales.max(-1, keepdims=True)
         whiten = rotation_matrices(quats).transpose(0, 2, 1) / np.maximum(scales, 1e-9 * largest)[:, :, None]
         v, u = np.nonzero(seen.cpu().numpy())

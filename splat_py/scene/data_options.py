@@ -61,7 +61,7 @@ class DataOptions:
         )
 
 
-# For commands that read DATA from a run's record.
+# Placeholder of commands that read DATA from a run's record.
 OMITTED_DATA = DataOptions(OMITTED)
 
 

@@ -127,7 +127,7 @@ def scalar_left_of_vector(text: str) -> str:
     """The first operation in a source with a bare scalar to the left of a vector, and its line; "" if there is none. Slang
     2026.12 loses the scalar's gradient in some functions."""
     code = _without_comments(text)
-    # By name: what the last declaration before a place says.
+    # Kinds by name, as the last declaration before a place says.
     kinds: dict[str, str] = {}
     for found in re.finditer(f"{_DECLARED}|{_OPERATION}", code):
         scalar, name, array, left, sign, right, after = found.groups()

@@ -255,7 +255,7 @@ def prune(
             known = information(gaussians, share.train_cameras, probes=1, seed=step, near=dataset.near, **how)[
                 "logit_opacities"
             ]
-            # Of o ∂/∂o, the change to first order where the Gaussian is removed; ∂/∂logit would vanish with 1 - o.
+            # o ∂/∂o is the change to first order where the Gaussian is removed; ∂/∂logit would vanish with 1 - o.
             known = known / (1 - gaussians.opacities).clamp(min=1e-6) ** 2
             order = np.argsort(ranks.total(known.tolist()), kind="stable")
             kept[order[: int(config.prune_information * parameters.count)]] = False

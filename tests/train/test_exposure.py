@@ -210,7 +210,7 @@ def test_each_camera_has_its_vignetting_and_response(exposed: Dataset, tmp_path:
     assert response is not None and response.shape == (2, 27)
     falls = response[:, 2:15:5].mean(1)
     assert falls[cameras[1]] < falls[1 - cameras[1]] - 0.02, falls
-    # Of a camera without training photographs, the mean is known.
+    # A camera without training photographs gets the mean.
     one, mean = replace(dataset, test=[0]), response.mean(0)
     scores = [evaluate(trainer.gaussians(), one, response=rows).psnr for rows in (response, mean)]
     assert scores[0] == pytest.approx(scores[1], abs=1e-3)

@@ -108,7 +108,7 @@ def test_the_trainer_renders_what_rasterization_renders(dataset: Dataset, change
     assert [report.step for report in reports] == list(range(trainer.config.steps))
     if trainer.config.filter_3d:
         checkpoint = trainer.checkpoint()
-        # What training writes, and what `splat export` writes.
+        # Training's file, and that of `splat export`.
         for written in (trainer.gaussians(), checkpoint.gaussians()):
             assert (written.log_scales.exp().numpy() >= checkpoint.state[FILTER][:, None] * (1 - 1e-6)).all()
 
