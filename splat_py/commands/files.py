@@ -275,12 +275,11 @@ class Edit:
 
 def _cameras(data: Path) -> "list[Camera]":
     """The training cameras of a run's folder, or of a capture."""
-    from splat_py.viewer.opening import open_viewed
+    from splat_py.train.run import capture_of
 
-    if not (data / "run.json").exists():
-        require_capture(data)
-    dataset = open_viewed(data, without_capture=False).dataset
-    assert dataset is not None
+    dataset = capture_of(data, None if (data / "run.json").exists() else data)
+    if dataset is None:
+        raise SplatError(f"the capture of {data} is missing or damaged; name the capture itself with --data")
     return dataset.train_cameras
 
 

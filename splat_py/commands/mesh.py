@@ -58,9 +58,8 @@ class MeshCommand(OnDevice):
         scene = open_viewed(self.scene, self.data, own=self.own, device=get_device(self.device), without_capture=False)
         gaussians, dataset = scene.gaussians, scene.dataset
         assert gaussians is not None and dataset is not None
-        cameras = dataset.train_cameras
         bounds = None if self.crop is None else (self.crop[:3], self.crop[3:])
         how = {"resolution": self.resolution, "bounds": bounds, "close_holes": self.close_holes, **scene.look.how}
-        made = mesh(gaussians, cameras, **how)
+        made = mesh(gaussians, dataset.train_cameras, **how)
         made._replace(vertices=made.vertices * scale).save(self.out)
         console.print(f"{len(made.faces):,} triangles are in {self.out}")

@@ -13,7 +13,7 @@ from splat_py.base.errors import SplatError
 from splat_py.gpu.device import Device
 from splat_py.scene.colmap import read_observations
 from splat_py.scene.data_options import DataOptions
-from splat_py.scene.dataset import Dataset
+from splat_py.scene.dataset import Dataset, pixels_of_points
 from splat_py.scene.images import ImageStore
 from splat_py.train.checkpoint import initial_count
 from splat_py.train.config import TrainConfig
@@ -123,7 +123,6 @@ def measure(dataset: Dataset, config: TrainConfig, device: Device, tell: Callabl
             init="points",
             budget=0,
             max_gaussians=many,
-            prune_contribution=0.0,
         )
         trainer, seconds = Trainer(trial, steps, device=device), []
         for _ in range(_WARM + _TIMED):
@@ -156,13 +155,9 @@ def exposure_spread(data: DataOptions) -> float | None:
     for view in _spaced(dataset.train, _SAMPLES):
         camera, image = dataset.views[view].camera, dataset.image(view)
         xyz = observations.get(camera.name, np.zeros((0, 3)))
-        t = xyz @ camera.viewmat[:3, :3].T + camera.viewmat[:3, 3]
-        with np.errstate(all="ignore"):
-            pixels = (t @ camera.K.T)[:, :2] / t[:, 2:]
-            inside = (t[:, 2] > 0) & ((pixels >= 0) & (pixels < (camera.width, camera.height))).all(1)
-        x, y = pixels[inside].astype(int).T
+        inside, pixels, _ = pixels_of_points(camera, xyz)
         # Clipped colours have lost their exposure, and the fourth channel is 0 where pixels do not count.
-        colors = image[y, x]
+        colors = image[pixels]
         exposed = (colors.min(1) > 8) & (colors[:, :3].max(1) < 247)
         stops = 2.2 * np.log2(colors[exposed, :3] / 255.0)
         shown.append(dict(zip(map(bytes, xyz[inside][exposed]), stops, strict=True)))
@@ -187,7 +182,7 @@ def _most_steps(takes: Callable[[int], float], most: int, limit: float) -> int:
 
 
 def _divisors(dataset: Dataset) -> list[float]:
-    side = min(min(dataset.views[i].camera.width, dataset.views[i].camera.height) for i in dataset.train)
+    side = min(min(camera.width, camera.height) for camera in dataset.train_cameras)
     return [divisor for divisor in _DIVISORS if side >= _SHORTEST * divisor] or [1.0]
 
 

@@ -73,10 +73,8 @@ def side_by_side(memory: Memory, count: int, *gradients: tuple[Tensor | None, in
             column += width
         else:
             return owner, stride, at
-    like = next((gradient for gradient, _ in gradients if gradient is not None), None)
-    if like is None:
-        like = torch.empty(0)
-    else:
+    like = next((gradient for gradient, _ in gradients if gradient is not None), torch.empty(0))
+    if like.numel():
         memory.flush()
     parts = [like.new_zeros(count, width) if g is None else g.reshape(count, width) for g, width in gradients]
     rows = (torch.cat(parts, 1) if len(parts) > 1 else parts[0]).contiguous()

@@ -163,7 +163,7 @@ class _View:
         return points[self.depths.cpu().isfinite()].numpy()
 
     def gaps(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Distances [P] of the surface behind points [P, 3] in their pixels, NaN outside of the picture; and these pixels [P]."""
+        """Distances [P] of the surface behind points [P, 3] in their pixels, NaN outside of the picture; and the pixels [P]."""
         pose, K = self.camera.viewmat.tolist(), self.camera.K
         x, y, z = (points[:, 0] * a + points[:, 1] * b + points[:, 2] * c + d for a, b, c, d in pose[:3])
         u, v, (height, width) = K[0, 0] * x / z + K[0, 2], K[1, 1] * y / z + K[1, 2], self.depths.shape

@@ -325,18 +325,24 @@ class KnownDepths:
         return depths
 
 
+def pixels_of_points(camera: Camera, points: NDArray[np.float64]) -> tuple[NDArray, tuple[NDArray, NDArray], NDArray]:
+    """Points [P, 3] in a camera's picture, through its lens: their indices [M], rows and columns [M], and depths [M]."""
+    t = points @ camera.viewmat[:3, :3].T + camera.viewmat[:3, 3]
+    ahead = np.flatnonzero(np.isfinite(t).all(1) & (t[:, 2] > _LEAST) & (t[:, 2] < MOST_DISTANCE))
+    if not len(ahead):
+        return ahead, (ahead, ahead), np.zeros(0)
+    coefficients = None if camera.distortion is None else np.array(camera.distortion.coefficients)
+    pixels = cv2.projectPoints(t[ahead], np.zeros(3), np.zeros(3), camera.K.copy(), coefficients)[0][:, 0]
+    inside = ((pixels >= 0) & (pixels < (camera.width, camera.height))).all(1)
+    x, y = pixels[inside].astype(int).T
+    return ahead[inside], (y, x), t[ahead[inside], 2]
+
+
 def depths_of_points(camera: Camera, points: NDArray[np.float64]) -> NDArray[np.float32]:
     """Depths [H, W] of points [P, 3] projected through the camera and its lens; the nearest point wins, 0 elsewhere."""
     depths = np.full((camera.height, camera.width), np.inf, np.float32)
-    t = points @ camera.viewmat[:3, :3].T + camera.viewmat[:3, 3]
-    t = t[np.isfinite(t).all(1) & (t[:, 2] > _LEAST) & (t[:, 2] < MOST_DISTANCE)]
-    if len(t):
-        K = camera.K.copy()
-        coefficients = None if camera.distortion is None else np.array(camera.distortion.coefficients)
-        pixels = cv2.projectPoints(t, np.zeros(3), np.zeros(3), K, coefficients)[0][:, 0]
-        inside = ((pixels >= 0) & (pixels < (camera.width, camera.height))).all(1)
-        x, y = pixels[inside].astype(int).T
-        np.minimum.at(depths, (y, x), t[inside, 2].astype(np.float32))
+    _, pixels, found = pixels_of_points(camera, points)
+    np.minimum.at(depths, pixels, found.astype(np.float32))
     return np.where(np.isinf(depths), np.float32(0), depths)
 
 

@@ -252,11 +252,9 @@ def prune(
         if least > 0:
             kept = ranks.largest_values(contributions(gaussians, share, **how)) >= least
         if config.prune_information > 0:
-            known = information(gaussians, share.train_cameras, probes=1, seed=step, near=dataset.near, **how)[
-                "logit_opacities"
-            ]
+            found = information(gaussians, share.train_cameras, probes=1, seed=step, near=dataset.near, **how)
             # o ∂/∂o is the change to first order where the Gaussian is removed; ∂/∂logit would vanish with 1 - o.
-            known = known / (1 - gaussians.opacities).clamp(min=1e-6) ** 2
+            known = found["logit_opacities"] / (1 - gaussians.opacities).clamp(min=1e-6) ** 2
             order = np.argsort(ranks.total(known.tolist()), kind="stable")
             kept[order[: int(config.prune_information * parameters.count)]] = False
     except RankLostError as error:
