@@ -229,15 +229,14 @@ class DeviceField(ABC):
         background: Array,
         d_rays: Rays,
         d_background: Array,
-        d_field: Array | None,
+        d_field: Array,
         d_image: RayImage,
     ) -> None:
         """March again and write tangents to `d_image`, given those of rays, background and the field, all [directions, …];
-        d_field [directions, floats] is in the order of a gradient, and None if it is 0."""
+        d_field [directions, floats] is in the order of a gradient."""
         recorder.stage("tangents")
         work = {"rays": rays, "background": background, "image": d_image, "first_ray": 0}
-        work |= {"d_rays": d_rays, "d_background": d_background, "d_field": d_field, "D_FIELD": d_field is not None}
-        work["field_floats"] = 0 if d_field is None else d_field.shape[-1]
+        work |= {"d_rays": d_rays, "d_background": d_background, "d_field": d_field, "field_floats": d_field.shape[-1]}
         for direction in range(d_background.size // 3):
             self._dispatch(recorder, "volumeTangents", linear_groups(rays.slots), march, tangent_index=direction, **work)
 

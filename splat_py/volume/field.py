@@ -234,13 +234,12 @@ class _Render(Stage):
         def push(directions: tuple[int, ...], given: list[Any]) -> tuple[Tensor, ...]:
             array, d_image = volume.device.memory.array, RayImage.empty(volume.device, *directions, rays.count)
             rays_o, rays_d, background = (array(tensor.contiguous()) for tensor in given[:3])
-            parts = [part.flatten(len(directions)).float() for part in given[3:] if part is not None]
-            field = array(torch.cat(parts, -1)) if parts else None
+            field = array(torch.cat([part.flatten(len(directions)).float() for part in given[3:]], -1))
             with volume.device.recording() as recorder:
                 volume.record_tangents(recorder, march, rays, behind, Rays(rays_o, rays_d), background, field, d_image)
             return d_image.tensors(given[0])
 
-        return *Tangents.of(push, tensors, tangents[4:], optional=range(3, len(tensors))), None
+        return *Tangents.of(push, tensors, tangents[4:]), None
 
     @staticmethod
     @first_derivative

@@ -96,7 +96,6 @@ def check_tangents(
     for i, gradient in enumerate(gradients):
         size = torch.rand(gradient.shape, generator=torch.Generator().manual_seed(i)) + 0.5
         d = (size * gradient.sign()).to(gradient.dtype)
-        # The others have no tangents: kernels for rays or the background read none of the field.
         _, tangents = torch.func.jvp(lambda x, i=i: function(*inputs[:i], x, *inputs[i + 1 :]), (inputs[i],), (d,))
         found = sum((t.double() * w.double()).sum() for t, w in zip(tangents, v, strict=True))
         rtol = 1e-3 if gradient.dtype == torch.float16 else 1e-5
