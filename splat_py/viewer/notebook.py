@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from numpy.typing import ArrayLike
 
 from splat_py.scene.camera import Camera
 from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
-from splat_py.viewer.pages.scene_pages import write_viewer
+from splat_py.viewer.pages.scene_pages import viewer_page
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,4 @@ def show(
     Raises:
         SplatError: the scene is empty, or its splats are not Gaussians.
     """
-    with TemporaryDirectory() as folder:
-        page = Path(folder, "scene.html")
-        write_viewer(page, gaussians, cameras, background)
-        return ScenePage(page.read_text(encoding="utf-8"), height)
+    return ScenePage(viewer_page(gaussians, cameras, background, "scene")[0], height)

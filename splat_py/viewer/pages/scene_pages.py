@@ -57,15 +57,26 @@ def write_viewer(
     background: ArrayLike | Environment = (0.0, 0.0, 0.0),
     title: str | None = None,
 ) -> list[str]:
-    """Write a page, atomically, that begins with the view of the best covered camera, made upright, and a slow turn that the
-    first touch ends. Returns a clause for each property of the scene that the page does not hold.
+    """Write a scene's page (`viewer_page`), atomically; its title is by default the file's name. Returns a clause for each
+    property of the scene that the page does not hold."""
+    path = Path(path)
+    page, losses = viewer_page(gaussians, cameras, background, path.stem if title is None else title)
+    with atomic_path(path) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    return losses
+
+
+def viewer_page(
+    gaussians: Gaussians, cameras: Sequence[Camera], background: ArrayLike | Environment, title: str
+) -> tuple[str, list[str]]:
+    """Return a page that begins with the view of the best covered camera, made upright, and a slow turn that the first touch
+    ends; and a clause for each property of the scene that the page does not hold.
 
     Args:
         cameras: the capture's cameras; without any, the page begins with the whole scene and -y up, as in a PLY.
         background: rgb [3] from 0 to 1, or the environment learnt with the scene.
-        title: any text; by default the file's name.
+        title: any text.
     """
-    path = Path(path)
     gaussians.validate()
     losses = []
     if gaussians.splat != "Gaussian":
@@ -96,7 +107,7 @@ def write_viewer(
     scene = sog.encode(transform(gaussians, upright).arrays())
     photographs = f" from {len(cameras)} photographs" if cameras else ""
     page = Template((_FOLDER / "viewer.html").read_text(encoding="utf-8")).substitute(
-        title=html.escape(path.stem if title is None else title),
+        title=html.escape(title),
         description=f"A scene of {len(gaussians):,} Gaussians{photographs}. Drag to look around.",
         version=(_VIEWER / "VERSION").read_text(encoding="utf-8").strip(),
         license=(_VIEWER / "LICENSE").read_text(encoding="utf-8").replace("--", "- -"),
@@ -105,9 +116,7 @@ def write_viewer(
         scene=base64.b64encode(scene).decode(),
         script=_in_script(lzma.decompress((_VIEWER / "index.js.xz").read_bytes()).decode()),
     )
-    with atomic_path(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
-    return losses
+    return page, losses
 
 
 def first_camera(gaussians: Gaussians, cameras: Sequence[Camera] = ()) -> Camera:
