@@ -24,13 +24,16 @@ _RUNTIME = Path(__file__).parent / "runtime"
 _COMMON_FLAGS = ["-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-omit-frame-pointer", "-w"]
 _RUNTIME_FLAGS = [*_COMMON_FLAGS, "-O2", "-I", str(_RUNTIME)]
 _KERNEL_FLAGS = [
-    *(*_COMMON_FLAGS, "-O1", "-ffp-contract=off", "-I", str(_RUNTIME)),
+    *(*_COMMON_FLAGS, "-ffp-contract=off", "-I", str(_RUNTIME)),
     # Variables without a value hold not-a-number.
     "-ftrivial-auto-var-init=pattern",
     # The runtime finds meeting points by the calls that lead there, so calls may not be left out, merged or duplicated.
     *("-fno-optimize-sibling-calls", "-Xclang", "-fconvergent-functions"),
     *("-mllvm", "-enable-tail-merge=0", "-mllvm", "-tail-dup-placement=0", "-mllvm", "-disable-tail-duplicate"),
 ]
+# In kernels whose threads meet, more than this moves the meeting points. Others run up to eight times faster with more.
+_LEVEL_OF_MEETING, _LEVEL_OF_OTHERS = "-O1", "-O2"
+_MEETING = re.compile(r"simd_|barrier|sync|_wave|activemask")
 _LINKER_FLAGS = ["-undefined", "dynamic_lookup"] if os.uname().sysname == "Darwin" else ["-lm"]
 
 
@@ -103,7 +106,8 @@ class Compiler:
 
     def library(self, source: str, beginning: str = "") -> Path:
         """Compile a kernel's C++ source. `beginning` is code that many sources share; it is compiled once."""
-        flags = [*_KERNEL_FLAGS, "-I", str(self.language.headers), *self.language.flags]
+        level = _LEVEL_OF_MEETING if _MEETING.search(source) else _LEVEL_OF_OTHERS
+        flags = [*_KERNEL_FLAGS, level, "-I", str(self.language.headers), *self.language.flags]
         if beginning:
             with self._lock:
                 flags += ["-include-pch", str(self._build(beginning, ["-x", "c++-header", *flags], "pch"))]
