@@ -65,8 +65,8 @@ class TrainConfig:
     # Number of Gaussians to start with, if they start at random.
     init_num_pts: int = 10_000
 
-    # The splat type: Gaussian, GeneralizedExponential, BetaKernel; Surfel, flat Gaussians that lie on surfaces, for meshes (Huang
-    # et al. 2024); or a Slang file with a type that implements IFalloff or IFalloff2D.
+    # The splat type: Gaussian, GeneralizedExponential, BetaKernel; Surfel, flat Gaussians that lie on surfaces, for meshes
+    # (Huang et al. 2024); or a Slang file with a type that implements IFalloff or IFalloff2D.
     splat: str = "Gaussian"
     # NAME=VALUE: a splat parameter of each Gaussian, and its initial value. Give all parameters of a Slang file, in the order
     # of extras.x, y, z, w; GeneralizedExponential starts with beta=1 and BetaKernel with b=0.

@@ -28,7 +28,10 @@ NAMES = ("means", "quats", "log_scales", "logit_opacities", "sh")
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    root = tmp_path_factory.mktemp("capture")
+    return write(tmp_path_factory.mktemp("capture"))
+
+
+def write(root: Path) -> Dataset:
     write_transforms(root, ring(4, width=40, height=28))
     return load_dataset(root, test_every=0)
 
