@@ -71,7 +71,7 @@ def choose(
     if not looks and (stops := exposure_spread(whole)) is not None and stops >= _STOPS:
         config = replace(config, exposure=True)
         said.append(f"--exposure, because exposures differ by {stops:.1f} stops; --no-exposure leaves it out")
-    filters = not given & {"filter_3d", "antialiased"}
+    filters = not (given & {"filter_3d", "antialiased"} or config.has_surfels)
     filtered = replace(config, filter_3d=True, antialiased=True) if filters else config
     cost = measure(dataset, filtered, device, tell)
     initial, limit = initial_count(config, dataset), SECONDS[quality]

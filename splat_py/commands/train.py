@@ -229,7 +229,7 @@ class Train(OnDevice):
         run = RunFolder(out)
         is_outdated = not run.page.exists() or run.page.stat().st_mtime < run.scene.stat().st_mtime
         # The page's viewer draws no other splats.
-        if is_outdated and run.record().config.splat == "Gaussian":
+        if is_outdated and run.record().config.splat in ("Gaussian", "Surfel"):
             Export(run.root, run.page).run()
 
 

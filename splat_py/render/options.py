@@ -18,9 +18,16 @@ SPLATS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Gaussian": ("GaussianFalloff", ()),
     "GeneralizedExponential": ("GeneralizedExponential", ("beta",)),
     "BetaKernel": ("BetaKernel", ("b",)),
+    "Surfel": ("GaussianFalloff", ()),
 }
 # The rule that ends a pixel's blending (slang/splat/splat2d.slang), by `max_alpha`.
 STOPS = {0.999: "SceneStop", 0.99: "SceneStop99"}
+
+
+def primitive_of(splat: object) -> Literal["Gaussian", "Surfel"]:
+    """The primitive of a splat type (`Options.primitive`)."""
+    return "Surfel" if splat == "Surfel" else "Gaussian"
+
 
 # Arguments of `rasterization`, and of functions like it, that are options of the same name.
 _ARGUMENTS = (

@@ -21,7 +21,7 @@ from splat_py.render import checks
 from splat_py.render.cameras import camera_type, ftheta_coefficients, lens_coefficients, midway, shutter_of
 from splat_py.render.colors import COLORS, color_model
 from splat_py.render.meta import meta_of
-from splat_py.render.options import SPLATS, STOPS, Options, RenderMode, UnscentedTransform
+from splat_py.render.options import SPLATS, STOPS, Options, RenderMode, UnscentedTransform, primitive_of
 from splat_py.render.project import project
 from splat_py.render.rasterize import MAX_CHANNELS, rasterize
 from splat_py.render.shade import shade, shade_channels
@@ -163,8 +163,9 @@ def rasterization(
         max_alpha: largest alpha of a splat in a pixel: 0.999 as in gsplat 1.5.3, or 0.99 as in 1.6.
         splat: how splats fade with the distance from their mean: "Gaussian"; "GeneralizedExponential", exp(-σ^β / 2) with
             splat_params["beta"] (Hamdi et al. 2024); "BetaKernel", (1 - σ / 9)^(4 exp b) with splat_params["b"] (Liu et al.
-            2025); or your own Slang type, from `splat_py.shaders.source(text)`, that implements `IFalloff`
-            (slang/splat/falloff.slang), or for any shape `IFalloff2D` (slang/splat/falloff2d.slang).
+            2025); "Surfel", flat Gaussians as `rasterization_2dgs` draws them, for pinholes without a lens, and not with
+            covars, antialiased, with_ut and with_eval3d; or your own Slang type, from `splat_py.shaders.source(text)`, that
+            implements `IFalloff` (slang/splat/falloff.slang), or for any shape `IFalloff2D` (slang/splat/falloff2d.slang).
         splat_params: the falloff's parameters by name, at most four, [..., N] each, in the order of `extras`. Differentiable.
         camera_params: [..., C, P] coefficients of your own camera model, P ≤ 12: `coefficient(camera, i)`. Differentiable.
         color: how colours depend on the view direction: "SphericalHarmonics" of `sh_degree`, or a type for which `colors` holds
@@ -246,7 +247,7 @@ def rasterization(
         own_rays=rays is not None,
         with_ut=with_ut,
         ut_params=UnscentedTransform.of(ut_params) if with_ut else UnscentedTransform(),
-        primitive="RayGaussian" if with_eval3d else "Gaussian",
+        primitive="RayGaussian" if with_eval3d else primitive_of(splat),
         with_hits=return_normals or render_mode.endswith("d"),
         falloff=SPLATS[splat][0] if isinstance(splat, str) else user_type(splat, *SPLAT_INTERFACES),
         extras=0 if extras is None else extras.shape[-1],
@@ -254,8 +255,12 @@ def rasterization(
     )
     if with_eval3d:
         unsupported = {"covars": covars is not None, "rasterize_mode='antialiased'": options.antialiased}
-        unsupported |= {"splat and splat_params": options.falloff != "GaussianFalloff"}
+        unsupported |= {"splat and splat_params": options.falloff != "GaussianFalloff" or splat == "Surfel"}
         checks.refuse("with_eval3d=True", unsupported)
+    if options.primitive == "Surfel":
+        unsupported = {"covars": covars is not None, "rasterize_mode='antialiased'": options.antialiased, "with_ut": with_ut}
+        unsupported |= {"cameras other than pinholes without a lens": options.camera_model != "Pinhole" or shutter is not None}
+        checks.refuse("splat='Surfel'", unsupported)
 
     # One submission for all stages, where torch need not compute in between.
     with device.recording():
@@ -302,7 +307,7 @@ def rasterization(
 
     meta = meta_of(splats, lists, rendered, lead, means.shape[-2])
     meta["colors"] = features.detach()
-    if with_eval3d:
+    if options.along_rays:
         del meta["conics"]
     if options.with_hits:
         images, normals, distances = images.split([images.shape[-1] - 4, 3, 1], -1)

@@ -62,7 +62,7 @@ class Environment:
         return merge([gaussians, shell.to(gaussians.means.device)])
 
 
-def require_pinhole(camera: Camera) -> None:
+def require_pinhole(camera: Camera, needed_by: str = "environment") -> None:
     """Raise SplatError unless the camera is a pinhole without lens distortion."""
     if camera.distortion is not None or camera.model not in (None, "pinhole"):
-        raise SplatError(f"{camera.name or 'a view'} has no pinhole camera, which environment needs; add undistort")
+        raise SplatError(f"{camera.name or 'a view'} has no pinhole camera, which {needed_by} needs; add undistort")

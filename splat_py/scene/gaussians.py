@@ -51,6 +51,8 @@ FORMATS = {
     ".ksplat": _Format(splat.encode_ksplat, splat.decode_ksplat, degree=2, log_scales=splat.KSPLAT_LOG_SCALES),
     ".glb": _Format(glb.encode, glb.decode),
 }
+# The loss of surfels in files and pages that hold Gaussians only.
+FLAT = "surfels: they are flat Gaussians"
 # Tolerance for log scales beyond a format's limits.
 _ROUNDED = 0.01
 
@@ -91,14 +93,14 @@ def write_scene(
         ply.write_gaussians(path, gaussians)
         return []
     splat_type, color = (gaussians.types[slot][0] for slot in ("splat", "color"))
-    if splat_type != "Gaussian":
+    if splat_type not in ("Gaussian", "Surfel"):
         raise SplatError(f"{ending} holds Gaussians only, but these splats are of type {splat_type}; write a .ply")
     kind = FORMATS[ending]
     sizes = _sizes_lost(ending, gaussians, kind.log_scales)
     data = splat.encode_spz(gaussians, spz_version) if ending == ".spz" else kind.encode(gaussians)
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)
-    losses = []
+    losses = [FLAT] if splat_type == "Surfel" else []
     if color != "SphericalHarmonics":
         losses.append(f"colours of type {color}: they look the same from all directions")
     if gaussians.sh.shape[1] > (kind.degree + 1) ** 2:

@@ -56,6 +56,7 @@ BUILT_IN: dict[str, dict[str, Parameter]] = {
     "Gaussian": {},
     "GeneralizedExponential": {"beta": Parameter(1.0, 0.2, 8.0)},
     "BetaKernel": {"b": Parameter(0.0, -4.0, 4.0)},
+    "Surfel": {},
 }
 
 

@@ -36,6 +36,8 @@ _HIDDEN = 16
 # Initial sharpness of lobes: about 30 degrees wide.
 _SHARPNESS = 4.0
 _NOISE = 0.1
+# Logarithm of a surfel's initial width over its thickness, which is not trained.
+_FLATTER = 7.0
 
 
 def numbers_of(splat_params: Mapping[str, ArrayLike | Tensor]) -> dict[str, Tensor]:
@@ -83,6 +85,12 @@ def initial_gaussians(
         if not ((values >= number.least) & (values <= number.largest) & values.isfinite()).all():
             raise SplatError(f"splat_params[{name!r}] must be finite, from {number.least:g} to {number.largest:g}")
         begun[name] = values.expand(count).contiguous()
+    if config.has_surfels and given is None:
+        # They face all directions, and have no thickness for viewers that draw Gaussians.
+        rng = np.random.default_rng((config.seed, 2))
+        quats = torch.from_numpy(rng.normal(size=(count, 4)).astype(np.float32))
+        flat = torch.cat([gaussians.log_scales[:, :2], gaussians.log_scales[:, 2:] - _FLATTER], 1)
+        gaussians = replace(gaussians, quats=quats, log_scales=flat)
     return replace(_with_features(gaussians, config), params=begun)
 
 
@@ -93,7 +101,7 @@ def _fitted(given: Gaussians, config: TrainConfig) -> Gaussians:
         raise SplatError("gaussians is empty; pass one Gaussian at least")
     for slot in (SPLAT, COLOR):
         was, now = given.types[slot.option], slot.fields(config)
-        if was not in (now, (slot.names[0], "")):
+        if was not in (now, (slot.names[0], "")) or (config.has_surfels and was != now):
             raise SplatError(f"gaussians has the {slot.option} {was[0]}, and the run {now[0]}; pass {slot.option}={was[0]}")
     if given.features is not None:
         sizes = given.features.shape[1], 0 if given.weights is None else len(given.weights)

@@ -65,8 +65,8 @@ class TrainConfig:
     # Number of Gaussians to start with, if they start at random.
     init_num_pts: int = 10_000
 
-    # The splat type: Gaussian, GeneralizedExponential, BetaKernel, or a Slang file with a type that implements IFalloff or
-    # IFalloff2D.
+    # The splat type: Gaussian, GeneralizedExponential, BetaKernel; Surfel, flat Gaussians that lie on surfaces, for meshes
+    # (Huang et al. 2024); or a Slang file with a type that implements IFalloff or IFalloff2D.
     splat: str = "Gaussian"
     # NAME=VALUE: a splat parameter of each Gaussian, and its initial value. Give all parameters of a Slang file, in the order
     # of extras.x, y, z, w; GeneralizedExponential starts with beta=1 and BetaKernel with b=0.
@@ -210,6 +210,9 @@ class TrainConfig:
             raise SplatError(f"{looks[0]} and {looks[1]} exclude each other: both learn how bright a photograph is; choose one")
         if self.environment and self.random_background:
             raise SplatError("environment and random_background exclude each other: there is only one background; choose one")
+        for other in ("antialiased", "filter_3d", "depth_lambda", "environment", "random_background") * self.has_surfels:
+            if getattr(self, other):
+                raise SplatError(f"splat Surfel cannot be combined with {other}; leave out one")
         if self.prune_information and self.strategy == "mcmc":
             raise SplatError(
                 "prune_information and strategy mcmc exclude each other: mcmc adds as many again; choose a smaller budget"
@@ -229,6 +232,10 @@ class TrainConfig:
             was, now = (" ".join(each.splat_params) or "none" for each in (self, asked))
             raise SplatError(f"params has {now}, but the checkpoint was begun with {was}; resume it without params")
         return asked
+
+    @property
+    def has_surfels(self) -> bool:
+        return self.splat == "Surfel" and not self.splat_source
 
     @property
     def has_harmonics(self) -> bool:

@@ -118,12 +118,12 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
     groups = [3, 4, 3, 1, features] + [extras] * bool(extras)
     state = _rows(count, [*groups * 3, 1, 1, 1])
     parameters = state + _rows(count, groups[: 4 if config.learns_in_shading else 5])
-    channels = 4 if config.depth_lambda else 3
-    row = 6 + channels + extras
-    splats = _rows(count, [2, 1, 3, 1, 2, 3, row, 1])
+    shape, channels = (9, 8) if config.has_surfels else (3, 4 if config.depth_lambda else 3)
+    row = 3 + shape + channels + extras
+    splats = _rows(count, [2, 1, shape, 1, 2, 3, row, 1] + [3] * config.has_surfels)
     binning = _rows(count, [1] * 6)
     # Arrays of each photograph in a step stay until all photographs are done.
-    packed = config.photographs * _rows(count, [-(-row // 4) * 4] + [channels] * bool(config.depth_lambda))
+    packed = config.photographs * _rows(count, [-(-row // 4) * 4] + [channels] * (channels > 3))
     sums = _rows(count, [*groups, *[extras] * bool(extras), 1, 1, 1]) if config.photographs > 1 else 0
 
     largest = max(work.train, key=lambda size: size.width * size.height)
@@ -132,8 +132,8 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
     per_isect = config.photographs * _rows(isects, [row] * work.per_isect)
     lists = _rows(isects, [1] * (6 if work.per_isect else 4)) + per_isect
 
-    # Renders; separate colours if depths are known; and the images of exposures, an environment or random backgrounds.
-    floats = 3 + channels + 1 + (7 if config.depth_lambda else 0)
+    # Renders; colours apart from other channels; and the images of exposures, an environment or random backgrounds.
+    floats = 3 + channels + 1 + config.has_surfels + (3 + channels if channels > 3 else 0)
     looks = config.exposure + config.ppisp + config.bilateral_grid
     floats += 3 * (looks + config.environment) + config.random_background
     # Grids with their moments, and the gradients of those in a step.

@@ -104,8 +104,10 @@ class Parameters:
         height: int,
         status: Array,
         statistics: Mapping[str, Array] | None = None,
+        depths: Array | None = None,
     ) -> None:
-        """Add a photograph's screen-space gradients to `statistics`, by default the parameters' own (kernels/densify.slang)."""
+        """Add a photograph's screen-space gradients to `statistics`, by default the parameters' own (kernels/densify.slang).
+        Surfels need their `depths`."""
         recorder.stage("statistics")
         arrays: dict[str, Any] = {name: (statistics or self.arrays)[name] for name in self.STATISTICS}
         recorder.dispatch(
@@ -120,7 +122,9 @@ class Parameters:
             larger_side=max(width, height),
             status=status,
             radii=radii,
+            depths=depths,
             v_means2d=v_splats,
+            SURFELS=depths is not None,
             **arrays,
         )
 

@@ -11,17 +11,18 @@ from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.render.cameras import Cameras
 from splat_py.render.colors import color_model, harmonics
 from splat_py.render.images import Image, Rasterization
-from splat_py.render.options import SPLATS, Options
+from splat_py.render.options import SPLATS, Options, primitive_of
 from splat_py.render.project import Projection
 from splat_py.render.shade import FeatureArrays, Shading
-from splat_py.render.splats import COLOR_OFFSET, GaussianArrays, Splats, StridedRows
+from splat_py.render.splats import GaussianArrays, Splats, StridedRows
 from splat_py.render.tiles import ANY_LENGTH, Binning, TileGrid, segments_for
 from splat_py.scene.dataset import Dataset
 from splat_py.train.capture_model import CaptureStep
 from splat_py.train.config import TrainConfig
 from splat_py.train.parameters import Parameters, record_floats
 from splat_py.train.photometric_loss import PhotometricLoss
-from splat_py.train.views import DEPTH_CHANNELS, DepthSupervision, DepthTarget, camera_model
+from splat_py.train.surface import SurfaceLosses
+from splat_py.train.views import DepthSupervision, DepthTarget, camera_model
 
 # Initial capacity of tile lists.
 ISECTS_PER_GAUSSIAN = 4
@@ -37,7 +38,7 @@ class _Target:
     grid: TileGrid
     loss: PhotometricLoss
     v_alphas: Array
-    depth: DepthTarget | None
+    beside: DepthTarget | None
 
 
 class PhotographGradients:
@@ -65,12 +66,20 @@ class PhotographGradients:
             raw_params=not config.filter_3d,
             antialiased=config.antialiased,
             falloff=SPLATS[splat][0] if isinstance(splat, str) else splat,
+            primitive=primitive_of(splat),
             extras=len(config.parameters()),
             near_plane=dataset.near,
             camera_gradient=config.refine_cameras,
         )
-        self._depth = DepthSupervision.of(device, dataset, config)
-        self._row = self.options.gradient_row_length(DEPTH_CHANNELS if self._depth else 3)
+        # Channels beside the colours.
+        self._beside: SurfaceLosses | DepthSupervision | None
+        if self.options.along_rays:
+            self._beside = SurfaceLosses(device, dataset)
+        else:
+            self._beside = DepthSupervision.of(device, dataset, config)
+        self._channels, first = (self._beside.channels, self._beside.first) if self._beside else (3, 0)
+        self._row = self.options.gradient_row_length(self._channels)
+        self._color_offset = 3 + self.options.shape_floats + first
         # By the size of the render.
         self.targets: dict[tuple[int, int], _Target] = {}
         self._binning: Binning | None = None
@@ -81,12 +90,13 @@ class PhotographGradients:
     def reserve(self, parameters: Parameters) -> None:
         """Allocate the arrays whose size follows the number of Gaussians."""
         count, memory = parameters.count, self._device.memory
-        self.splats = replace(Splats.empty(self._device, 1, count), extras=parameters.gaussians.extras)
+        splats = Splats.empty(self._device, 1, count, options=self.options)
+        self.splats = replace(splats, extras=parameters.gaussians.extras)
         self._colors = memory.empty((1, count, 3))
         self.v_splats = memory.empty((1, count, self._row))
-        # With depths, their gradient is the fourth channel's.
-        fourth = StridedRows(self.v_splats, self._row, COLOR_OFFSET + 3)
-        self._v_depths = fourth if self._depth else StridedRows(memory.zeros((1, count)), 1)
+        # With depths, their gradient is that of the channel after the colours.
+        after = StridedRows(self.v_splats, self._row, self._color_offset + 3)
+        self._v_depths = after if self._beside else StridedRows(memory.zeros((1, count)), 1)
         self._binning = None
 
     def reserve_lists(self, overflow: Overflow) -> None:
@@ -133,28 +143,29 @@ class PhotographGradients:
             binning.record_max_tile_count(recorder)
         max_list_length = self.segments * (self._device.tuning.segment or ANY_LENGTH)
         binning.record_capacity_check(recorder, status, step, max_list_length)
-        colors, background, depth = self._colors, capture.background, self._depth
-        if depth is not None:
-            colors, background = depth.record_features(recorder, colors, splats.depths), depth.background
+        colors, background, beside = self._colors, capture.background, self._beside
+        if beside is not None:
+            colors, background = beside.record_features(recorder, splats, colors), beside.background
         lists = binning.lists(self.segments)
         rasterization = Rasterization(self._device, splats, colors, background, lists, target.image, options)
         rasterization.record(recorder)
 
         # The loss and its gradient, after environment and exposure.
         shown = target.image
-        if depth is not None and target.depth is not None:
-            shown = replace(shown, colors=depth.record_colors(recorder, shown, target.depth))
+        if beside is not None and target.beside is not None:
+            shown = replace(shown, colors=beside.record_colors(recorder, shown, target.beside))
         target.loss.record(recorder, capture.shown(shown), capture.photograph(photograph), sums)
         v_render = target.loss.v_render
         capture.backward(v_render, target.v_alphas)
-        if depth is not None and target.depth is not None:
-            v_render = depth.record_gradient(recorder, view, target.image, target.depth, v_render, target.v_alphas)
+        if beside is not None and target.beside is not None:
+            of_pixels = target.image, target.beside, v_render, target.v_alphas
+            v_render = beside.record_gradient(recorder, view, cameras, *of_pixels)
 
         # Backward: splats' gradients, then Gaussians' and the camera's.
         rasterization.record_backward(recorder, v_render, target.v_alphas, self.v_splats)
         v_splats, v_gaussians, v_weights = StridedRows(self.v_splats, self._row), parameters.v_gaussians, parameters.v_weights
         projection.record_backward(recorder, v_splats, self._v_depths, v_gaussians, capture.v_projection)
-        v_colors, v_means = replace(v_splats, offset=COLOR_OFFSET), v_gaussians.means
+        v_colors, v_means = replace(v_splats, offset=self._color_offset), v_gaussians.means
         learnt = parameters.harmonics_step(self._config, step, status) if self._config.learns_in_shading else None
         v_features = None if learnt else FeatureArrays.of(parameters.v_features, features.stored)
         shading.record_backward(
@@ -166,11 +177,11 @@ class PhotographGradients:
         if size not in self.targets:
             device, (width, height) = self._device, size
             self.targets[size] = _Target(
-                Image.empty(device, 1, height, width, DEPTH_CHANNELS if self._depth else 3),
+                Image.empty(device, 1, height, width, self._channels, distortion=self.options.along_rays),
                 TileGrid.over(cameras, self.options.tile_size),
                 PhotometricLoss(device, width, height, self._config.ssim_lambda, self._pixel_loss),
                 device.memory.zeros((1, height, width, 1)),
-                self._depth.target(width, height) if self._depth else None,
+                self._beside.target(width, height) if self._beside else None,
             )
         return self.targets[size]
 

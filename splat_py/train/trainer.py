@@ -18,6 +18,7 @@ from splat_py.gpu.kernels import Recorder, UserType
 from splat_py.render.cameras import Cameras
 from splat_py.render.views import through
 from splat_py.scene.dataset import Dataset
+from splat_py.scene.environment import require_pinhole
 from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders.custom_types import CAMERA, COLOR, PIXEL_LOSS, SPLAT
 from splat_py.shaders.declarations import require_numbers
@@ -109,6 +110,8 @@ class Trainer(StepsInFlight):
                 + ("start fewer processes" if self.config.batch == self.ranks.size > 1 else "choose a smaller batch")
             )
         self.dataset = through(dataset, model, self.config.camera_params)
+        for seen in self.dataset.train_cameras if self.config.has_surfels else ():
+            require_pinhole(seen, "splat Surfel")
         if resume and gaussians is not None:
             raise SplatError("gaussians begin a run, and a checkpoint to resume has its own; leave out one")
         given = 0 if gaussians is None else len(gaussians)
@@ -284,8 +287,9 @@ class Trainer(StepsInFlight):
                 self._filter.record_backward(recorder, parameters.v_gaussians)
             if self.config.strategy == "default":
                 of_batch = None if batch is None else batch.statistics
-                size = capture.cameras.width, capture.cameras.height
-                parameters.record_statistics(recorder, gradients.v_splats, gradients.splats.radii, *size, status, of_batch)
+                size, splats = (capture.cameras.width, capture.cameras.height), gradients.splats
+                depths = splats.depths if gradients.options.along_rays else None
+                parameters.record_statistics(recorder, gradients.v_splats, splats.radii, *size, status, of_batch, depths)
             if batch is not None:
                 batch.add(recorder, gradients.v_splats)
         return captures

@@ -15,6 +15,7 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.render.cameras import CAMERA_MODELS, LENS, LENS_MODELS, Cameras
 from splat_py.render.images import Image
+from splat_py.render.splats import Splats
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import DEFAULT_MEMORY_LIMIT, Dataset, KnownDepths, surface_pixels
 from splat_py.scene.images import ImageStore, averaged
@@ -25,8 +26,6 @@ from splat_py.train.photometric_loss import pack
 _FEWEST_PIXELS = 64
 # Number of random backgrounds; all are uploaded before training, so that no step waits for one.
 _BACKGROUNDS = 64
-# Channels of a render with depths.
-DEPTH_CHANNELS = 4
 
 
 class TrainingViews:
@@ -124,10 +123,32 @@ def record_composition(recorder: Recorder, background: Sequence[float], black: A
 @dataclass(frozen=True)
 class DepthTarget:
     colors: Array  # [1, H, W, 3]
-    v_render: Array  # [1, H, W, 4]
+    v_render: Array  # [1, H, W, channels]
 
 
-class DepthSupervision:
+class MoreChannels:
+    """Channels that a step blends beside the colours, for losses of depths; the colours are `channels` from `first` on, and the
+    depth is the one after them."""
+
+    channels, first = 4, 0
+
+    def __init__(self, device: Device, background: NDArray[np.float32]) -> None:
+        self._device, self.background = device, device.memory.array(background[None])
+
+    def target(self, width: int, height: int) -> DepthTarget:
+        empty = self._device.memory.empty
+        return DepthTarget(empty((1, height, width, 3)), empty((1, height, width, self.channels)))
+
+    def record_colors(self, recorder: Recorder, image: Image, target: DepthTarget) -> Array:
+        """Return the colours [1, H, W, 3] of the render."""
+        arrays, count = {"rendered": image.colors, "rendered_colors": target.colors}, image.alphas.size
+        groups, how = linear_groups(count), {"STRIDE": self.channels, "FIRST": self.first}
+        recorder.stage("depth")
+        recorder.dispatch("loss", "takeColors", groups, count=count, **arrays, **how)
+        return target.colors
+
+
+class DepthSupervision(MoreChannels):
     """Depths as a fourth channel after the colours (kernels/loss.slang), and the depth loss,
     λ · scene scale · mean |1 / D - 1 / D*| over the pixels with a known depth D*; D is the expected depth. `known` maps a view
     to its D*, [H, W], 0 where unknown."""
@@ -135,11 +156,11 @@ class DepthSupervision:
     def __init__(
         self, device: Device, dataset: Dataset, depth_lambda: float, known: KnownDepths | Mapping[int, NDArray[np.float32]]
     ) -> None:
-        self._device, self._weight, self._known = device, depth_lambda * dataset.scene_scale, known
+        super().__init__(device, np.append(dataset.background, np.float32(0)))
+        self._weight, self._known = depth_lambda * dataset.scene_scale, known
         # Number of pixels with known depths, by view.
         self._counts: dict[int, int] = {}
         self._arrays = Photographs(device.memory, self._load)
-        self.background = device.memory.array(np.append(dataset.background, np.float32(0))[None])
 
     @classmethod
     def of(cls, device: Device, dataset: Dataset, config: TrainConfig) -> Self | None:
@@ -154,23 +175,21 @@ class DepthSupervision:
                 raise SplatError(f"depth_lambda cannot be combined with {other}: both set one gradient; leave out one")
         return cls(device, dataset, config.depth_lambda, KnownDepths(dataset))
 
-    def target(self, width: int, height: int) -> DepthTarget:
-        empty = self._device.memory.empty
-        return DepthTarget(empty((1, height, width, 3)), empty((1, height, width, DEPTH_CHANNELS)))
-
-    def record_features(self, recorder: Recorder, colors: Array, depths: Array) -> Array:
+    def record_features(self, recorder: Recorder, splats: Splats, colors: Array) -> Array:
         """Return the features to blend, [1, N, 4]: colours and depths of splats."""
-        features = recorder.scratch((*depths.shape, DEPTH_CHANNELS))
-        self._dispatch(recorder, "appendDepth", depths.size, colors=colors, depths=depths, features=features)
+        features = recorder.scratch((*splats.depths.shape, self.channels))
+        self._dispatch(recorder, "appendDepth", splats.count, colors=colors, depths=splats.depths, features=features)
         return features
 
-    def record_colors(self, recorder: Recorder, image: Image, target: DepthTarget) -> Array:
-        """Return the colours [1, H, W, 3] of the render."""
-        self._dispatch(recorder, "takeColors", image.alphas.size, rendered=image.colors, rendered_colors=target.colors)
-        return target.colors
-
     def record_gradient(
-        self, recorder: Recorder, view: int, image: Image, target: DepthTarget, v_colors: Array, v_alphas: Array
+        self,
+        recorder: Recorder,
+        view: int,
+        cameras: Cameras,
+        image: Image,
+        target: DepthTarget,
+        v_colors: Array,
+        v_alphas: Array,
     ) -> Array:
         """Return the gradient [1, H, W, 4] of both losses; `v_colors` is the photometric loss's. Overwrites `v_alphas`."""
         # Loading a view's depths sets their count.

@@ -59,6 +59,7 @@ TRAINING = [
     named(training.test_steps_land_where_the_other_device_does, Schedule(32, Order.SHUFFLED, 5)),
     named(training.test_a_step_whose_lists_do_not_fit_touches_nothing_beyond, "wave"),
     named(training.test_a_step_by_known_depths),
+    named(training.test_a_step_of_surfels),
 ]
 
 

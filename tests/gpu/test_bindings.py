@@ -24,7 +24,8 @@ def _statistics() -> dict[str, Any]:
     """Arguments of kernels/densify.slang for one Gaussian."""
     array = get_device().memory.array
     numbers = {"gaussians": 1, "stride": 9, "offset": 0, "half_width": 2.0, "half_height": 2, "larger_side": np.float32(4)}
-    floats = {name: array(np.ones(9, np.float32)) for name in ("v_means2d", "gradient_norms", "times_seen", "max_radii")}
+    names = ("v_means2d", "depths", "gradient_norms", "times_seen", "max_radii")
+    floats = {name: array(np.ones(9, np.float32)) for name in names}
     return numbers | floats | {"status": array(np.zeros(2, np.uint32)), "radii": array(np.ones((1, 2), np.int32))}
 
 

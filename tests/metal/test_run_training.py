@@ -17,7 +17,7 @@ from splat_py.train.trainer import Trainer
 from tests.emulation.program import Order, Schedule
 from tests.emulation.schedules import SCHEDULES, every_order, named
 from tests.metal.device import MetalOnCpu
-from tests.train import test_batch, test_depth_supervision, test_filter_3d, test_parameter_means
+from tests.train import test_batch, test_depth_supervision, test_filter_3d, test_parameter_means, test_surfels
 from tests.train import test_densification as density_control
 from tests.train import test_mcmc as monte_carlo
 from tests.train.refinement import KINDS
@@ -120,3 +120,8 @@ def test_as_on_vulkan(check: Callable[[], None], metal: MetalOnCpu) -> None:
 def test_a_step_by_known_depths(tmp_path: Path, metal: MetalOnCpu) -> None:
     known = test_depth_supervision.write(tmp_path)
     every_order(metal, lambda: test_depth_supervision.test_a_step_has_the_gradient_of_both_losses(known), SCHEDULES[2:])
+
+
+def test_a_step_of_surfels(tmp_path: Path, metal: MetalOnCpu) -> None:
+    dataset = test_surfels.write(tmp_path)
+    every_order(metal, lambda: test_surfels.test_a_step_has_the_gradient_of_three_losses(dataset), SCHEDULES[2:])

@@ -18,7 +18,7 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import linear_groups
 from splat_py.render.images import Image
-from splat_py.render.splats import GaussianArrays
+from splat_py.render.splats import GaussianArrays, Splats
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.images import ImageStore, View
 from splat_py.train import density
@@ -37,6 +37,7 @@ from splat_py.train.learnt_parts import (
 from splat_py.train.parameters import FILTER, GROUPS, MEAN, Filter3D, ParameterMeans, Parameters
 from splat_py.train.photometric_loss import SUMS, PhotometricLoss, pack
 from splat_py.train.step import BatchSums
+from splat_py.train.surface import SurfaceLosses
 from splat_py.train.trainer import Trainer
 from splat_py.train.views import DepthSupervision, device_camera, record_composition
 
@@ -79,6 +80,7 @@ def cases() -> list[Case]:
         Case("means of steps", "means", _means),
         Case("3D smoothing filter", "filter", _filter),
         Case("depth beside colours", "depth", _depth),
+        Case("surfels' surface", "surface", _surface),
         *(Case(f"training step, {how}", "training", partial(_training_step, how)) for how in ("auto", "pair")),
         Case("density control", "densify", _densify),
         Case("Markov chain Monte Carlo", "mcmc", _mcmc),
@@ -188,17 +190,47 @@ def _depth(device: Device, stored: Arrays) -> Arrays:
     array, (render, alphas, known, v_colors) = device.memory.array, depth_inputs()
     supervision = DepthSupervision(device, dataset(), 0.3, {0: known})
     splats = inputs.splats(4)
+    of_splats = replace(Splats.empty(device, 1, inputs.GAUSSIANS), depths=array(splats.depths))
     image = replace(Image.empty(device, 1, HEIGHT, WIDTH, 4), colors=array(render), alphas=array(alphas))
     target, v_alphas = supervision.target(WIDTH, HEIGHT), array(np.zeros_like(alphas))
     with device.recording() as recorder:
-        features = supervision.record_features(recorder, array(splats.colors[..., :3]), array(splats.depths))
+        features = supervision.record_features(recorder, of_splats, array(splats.colors[..., :3]))
         colors = supervision.record_colors(recorder, image, target)
-        v_render = supervision.record_gradient(recorder, 0, image, target, array(v_colors), v_alphas)
+        cameras = device_camera(device, inputs.camera())
+        v_render = supervision.record_gradient(recorder, 0, cameras, image, target, array(v_colors), v_alphas)
     moved = np.array_equal(features.numpy(), np.concatenate([splats.colors[..., :3], splats.depths[..., None]], -1))
     moved &= np.array_equal(colors.numpy(), render[..., :3])
     moved &= np.array_equal(v_render.numpy()[..., :3], v_colors)
     v = np.concatenate([v_render.numpy()[..., 3:], v_alphas.numpy()], -1)
     return {"moved": np.array([moved], np.float32), "gradients": v[0, ::4, ::4]}
+
+
+def _surface(device: Device, stored: Arrays) -> Arrays:
+    array, (render, alphas, v_colors) = device.memory.array, surface_inputs()
+    losses, splats = SurfaceLosses(device, dataset()), inputs.splats(6)
+    normals, colors = splats.colors[..., :3], splats.colors[..., 3:]
+    of_splats = replace(Splats.empty(device, 1, inputs.GAUSSIANS), depths=array(splats.depths), normals=array(normals))
+    image = replace(Image.empty(device, 1, HEIGHT, WIDTH, 8, distortion=True), colors=array(render), alphas=array(alphas))
+    target, v_alphas = losses.target(WIDTH, HEIGHT), array(np.zeros_like(alphas))
+    with device.recording() as recorder:
+        features = losses.record_features(recorder, of_splats, array(colors))
+        shown = losses.record_colors(recorder, image, target)
+        cameras = device_camera(device, inputs.camera())
+        v_render = losses.record_gradient(recorder, 0, cameras, image, target, array(v_colors), v_alphas)
+    packed = [normals, colors, splats.depths[..., None], np.zeros_like(splats.depths)[..., None]]
+    moved = np.array_equal(features.numpy(), np.concatenate(packed, -1))
+    moved &= np.array_equal(shown.numpy(), render[..., 3:6])
+    moved &= np.array_equal(v_render.numpy()[..., 3:6], v_colors)
+    v = np.concatenate([v_render.numpy()[..., :3], v_render.numpy()[..., 6:], v_alphas.numpy()], -1)
+    return {"moved": np.array([moved], np.float32), "gradients": v[0, ::3, ::3]}
+
+
+def surface_inputs() -> tuple[Floats, Floats, Floats]:
+    """A render [1, H, W, 8] of a rough surface, its alphas, most of them above ½, and a gradient of colours."""
+    render = inputs.uniform(74, -1, 1, 1, HEIGHT, WIDTH, 8)
+    alphas = inputs.uniform(76, 0.45, 1, 1, HEIGHT, WIDTH, 1)
+    render[..., 6:7] = alphas * inputs.uniform(75, 3.9, 4.1, 1, HEIGHT, WIDTH, 1)
+    return render, alphas, inputs.uniform(78, -1, 1, 1, HEIGHT, WIDTH, 3)
 
 
 def depth_inputs() -> tuple[Floats, Floats, Floats, Floats]:

@@ -8,6 +8,7 @@ import lzma
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from string import Template
 
@@ -25,7 +26,7 @@ from splat_py.scene.dataset import NEAR
 from splat_py.scene.editing import transform
 from splat_py.scene.environment import Environment
 from splat_py.scene.formats import sog
-from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.gaussians import FLAT, Gaussians
 from splat_py.scene.similarity import Similarity, rotation_matrices
 from splat_py.viewer.opening import whole_view
 from splat_py.viewer.pages.playground_kernels import fit_plan, scene_plan
@@ -79,6 +80,9 @@ def viewer_page(
     """
     gaussians.validate()
     losses = []
+    if gaussians.splat == "Surfel":
+        losses.append(FLAT)
+        gaussians = replace(gaussians, splat="Gaussian")
     if gaussians.splat != "Gaussian":
         name = gaussians.types["splat"][0]
         raise SplatError(f"the page's viewer draws Gaussians only, but these splats are of type {name}; export a .ply")

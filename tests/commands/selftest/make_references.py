@@ -28,6 +28,7 @@ from splat_py.commands.selftest.inputs import HEIGHT, WIDTH, Arrays
 from splat_py.fit.steps import Adam, Use, random_key
 from splat_py.image.fitting import _EPSILON as IMAGE_EPSILON
 from splat_py.image.options import Rates
+from splat_py.render.surfels import depth_to_normal
 from splat_py.scene.gaussians import SH_C0
 from splat_py.train.density import _NOISE_LR
 from splat_py.train.parameters import GROUPS
@@ -59,6 +60,7 @@ def make() -> dict[str, npt.NDArray[Any]]:
         means,
         smoothing_filter,
         depth,
+        surface,
         training,
         densify,
         mcmc,
@@ -328,6 +330,22 @@ def depth() -> Arrays:
     assert 50 < len(errors) < HEIGHT * WIDTH - 50
     v = torch.autograd.grad(0.3 * train_cases.SCENE_SCALE * errors.mean(), [depths, weights])
     return {"moved": np.ones(1), "gradients": torch.stack(v, -1).numpy()[::4, ::4]}
+
+
+def surface() -> Arrays:
+    """0.05 mean of Σ w (1 - n · N), where a pixel and its neighbours are opaque, and the weight of distortion."""
+    render, alphas, _ = map(leaf, train_cases.surface_inputs())
+    camera, weights = inputs.camera(), alphas[..., 0]
+    pose = torch.from_numpy(np.eye(4))[None]
+    found = depth_to_normal(render[..., 6:7] / alphas, pose, torch.from_numpy(camera.K).double()[None])
+    solid = torch.nn.functional.pad(weights.detach() >= 0.5, (1, 1, 1, 1))
+    neighbours = solid[:, :-2, 1:-1] & solid[:, 2:, 1:-1] & solid[:, 1:-1, :-2] & solid[:, 1:-1, 2:]
+    shown = solid[:, 1:-1, 1:-1] & neighbours
+    disagreement = (weights - (render[..., :3] * found).sum(-1))[shown].sum() / (HEIGHT * WIDTH)
+    v, v_alphas = torch.autograd.grad(0.05 * disagreement, [render, alphas])
+    v[..., 7] = 0.01 / train_cases.SCENE_SCALE / (HEIGHT * WIDTH)
+    gradients = torch.cat([v[..., :3], v[..., 6:], v_alphas], -1)[0]
+    return {"moved": np.ones(1), "gradients": gradients.numpy()[::3, ::3]}
 
 
 def exposure() -> Arrays:
