@@ -18,9 +18,6 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.tensors import as_tensor
 from splat_py.render.options import Options
 
-# Offset of the colours in an ellipse's gradient row (`Options.gradient_row_length`).
-COLOR_OFFSET = 6
-
 
 @dataclass(frozen=True)
 class GaussianArrays:

@@ -38,8 +38,8 @@ def require_name(what: str, name: object) -> None:
         raise SplatError(f"{what} is called {str(name)[:40]!r}; use at most 64 letters, digits and _, and no digit first")
 
 
-# Interfaces of splats; if a module has types of both, the first counts.
-SPLAT_INTERFACES = ("IFalloff2D", "IFalloff")
+# Interfaces of splats; if a module has falloffs of several, the first counts. A colour of its own may join any but IFalloff2D.
+SPLAT_INTERFACES = ("IFalloff3D", "IFalloff2D", "IFalloff", "ISplatColor")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def read_parameters(splat: str, built_in: bool, given: Sequence[str]) -> dict[st
 def extras_read(text: str) -> tuple[int, int]:
     """Return the least and the most numbers of `extras` that a splat's source reads: all four at most if it passes them on."""
     code = _without_comments(text)
-    names = "|".join({"extras", *re.findall(r"\b(?:value|sigmaMax)\s*\([^()]*\bfloat4\s+(\w+)\s*\)", code)})
+    names = "|".join({"extras", *re.findall(r"\b(?:value|sigmaMax|color)\s*\([^()]*\bfloat4\s+(\w+)\s*\)", code)})
     read = [
         max("xyzwrgba".index(letter) % 4 for letter in letters) if letters else int(index)
         for letters, index in re.findall(rf"\b(?:{names})\s*(?:\.\s*([xyzwrgba]+)\b|\[\s*([0-3])\s*\])", code)
@@ -111,6 +111,11 @@ def require_numbers(text: str, given: Collection[str]) -> None:
             f"splat_params has {', '.join(given) or 'nothing'}; the splat's source reads {names}: give one parameter for each, "
             "in this order"
         )
+
+
+def along_rays(text: str) -> bool:
+    """True if a splat's source has a type that needs the pixels' rays."""
+    return re.search(r"\bstruct\s+\w+\s*:[^{;]*\b(?:IFalloff3D|ISplatColor)\b", _without_comments(text)) is not None
 
 
 def _without_comments(text: str) -> str:

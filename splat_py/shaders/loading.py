@@ -130,8 +130,8 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="splat_py-", ignore_cleanup_errors=True)
 
 
-# Adapters: an `IFalloff2D` type is wrapped in `Falloff2DAdapter`, which kernels accept.
-_ADAPTERS = {"IFalloff2D": "Falloff2DAdapter"}
+# Adapters: an `IFalloff2D` type is wrapped in `Falloff2DAdapter`, which kernels accept, and others in theirs.
+_ADAPTERS = {"IFalloff3D": "Falloff3DAdapter", "IFalloff2D": "Falloff2DAdapter", "ISplatColor": "SplatColorHits"}
 
 
 def user_type(module: ShaderModule | UserType, *interfaces: str) -> UserType:

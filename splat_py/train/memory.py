@@ -15,6 +15,7 @@ from splat_py.gpu.accumulation import accumulation
 from splat_py.gpu.arrays import MOST_FREE_BYTES, bucket
 from splat_py.gpu.device import Device, Tuning, free_bytes, process_bytes, shares_host_memory
 from splat_py.scene.dataset import Dataset
+from splat_py.shaders.declarations import along_rays
 from splat_py.train.checkpoint import initial_count
 from splat_py.train.config import TrainConfig
 from splat_py.train.learnt_parts import GRID
@@ -119,8 +120,11 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
     state = _rows(count, [*groups * 3, 1, 1, 1])
     parameters = state + _rows(count, groups[: 4 if config.learns_in_shading else 5])
     channels = 4 if config.depth_lambda else 3
-    row = 6 + channels + extras
-    splats = _rows(count, [2, 1, 3, 1, 2, 3, row, 1])
+    # Along rays, M and a position too, and normals (`Options.shape_floats`).
+    through_space = along_rays(config.splat_source)
+    shape = 15 if through_space else 3
+    row = 3 + shape + channels + extras
+    splats = _rows(count, [2, 1, shape, 1, 2, 3, row, 1] + [3] * through_space)
     binning = _rows(count, [1] * 6)
     # Arrays of each photograph in a step stay until all photographs are done.
     packed = config.photographs * _rows(count, [-(-row // 4) * 4] + [channels] * bool(config.depth_lambda))
@@ -135,7 +139,7 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
     # Renders; separate colours if depths are known; and the images of exposures, an environment or random backgrounds.
     floats = 3 + channels + 1 + (7 if config.depth_lambda else 0)
     looks = config.exposure + config.ppisp + config.bilateral_grid
-    floats += 3 * (looks + config.environment) + config.random_background
+    floats += 3 * (looks + config.environment) + config.random_background + 6 * through_space * (1 + config.refine_cameras)
     # Grids with their moments, and the gradients of those in a step.
     grids = config.bilateral_grid * _rows(len(work.train), [math.prod(GRID)] * 3)
     images = grids + config.bilateral_grid * config.photographs * _rows(1, [math.prod(GRID)])

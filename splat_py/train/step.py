@@ -11,10 +11,10 @@ from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.render.cameras import Cameras
 from splat_py.render.colors import color_model, harmonics
 from splat_py.render.images import Image, Rasterization
-from splat_py.render.options import SPLATS, Options
+from splat_py.render.options import Options
 from splat_py.render.project import Projection
 from splat_py.render.shade import FeatureArrays, Shading
-from splat_py.render.splats import COLOR_OFFSET, GaussianArrays, Splats, StridedRows
+from splat_py.render.splats import GaussianArrays, Splats, StridedRows
 from splat_py.render.tiles import ANY_LENGTH, Binning, TileGrid, segments_for
 from splat_py.scene.dataset import Dataset
 from splat_py.train.capture_model import CaptureStep
@@ -38,6 +38,9 @@ class _Target:
     loss: PhotometricLoss
     v_alphas: Array
     depth: DepthTarget | None
+    # [1, H, W, 6] the pixels' rays, if splats are evaluated along them, and their gradients, if cameras are refined.
+    rays: Array | None
+    v_rays: Array | None
 
 
 class PhotographGradients:
@@ -64,7 +67,8 @@ class PhotographGradients:
             accumulate=config.accumulate,
             raw_params=not config.filter_3d,
             antialiased=config.antialiased,
-            falloff=SPLATS[splat][0] if isinstance(splat, str) else splat,
+            **Options.of_splat(splat),
+            normal_gradient=False,
             extras=len(config.parameters()),
             near_plane=dataset.near,
             camera_gradient=config.refine_cameras,
@@ -81,11 +85,12 @@ class PhotographGradients:
     def reserve(self, parameters: Parameters) -> None:
         """Allocate the arrays whose size follows the number of Gaussians."""
         count, memory = parameters.count, self._device.memory
-        self.splats = replace(Splats.empty(self._device, 1, count), extras=parameters.gaussians.extras)
+        splats = Splats.empty(self._device, 1, count, options=self.options)
+        self.splats = replace(splats, extras=parameters.gaussians.extras)
         self._colors = memory.empty((1, count, 3))
         self.v_splats = memory.empty((1, count, self._row))
         # With depths, their gradient is the fourth channel's.
-        fourth = StridedRows(self.v_splats, self._row, COLOR_OFFSET + 3)
+        fourth = StridedRows(self.v_splats, self._row, self.options.color_offset + 3)
         self._v_depths = fourth if self._depth else StridedRows(memory.zeros((1, count)), 1)
         self._binning = None
 
@@ -109,7 +114,7 @@ class PhotographGradients:
         parameters' own or filtered ones, as many as in the last call of `reserve`."""
         cameras, step, view = capture.cameras, capture.step, capture.view
         target = self.target_of(cameras)
-        splats, options = self.splats, self.options
+        splats, options = replace(self.splats, rays=target.rays), self.options
         model = camera_model(self._dataset.views[view].camera)
         if model != options.camera_model:
             options = replace(options, camera_model=model)
@@ -151,10 +156,11 @@ class PhotographGradients:
             v_render = depth.record_gradient(recorder, view, target.image, target.depth, v_render, target.v_alphas)
 
         # Backward: splats' gradients, then Gaussians' and the camera's.
-        rasterization.record_backward(recorder, v_render, target.v_alphas, self.v_splats)
+        rasterization.record_backward(recorder, v_render, target.v_alphas, self.v_splats, target.v_rays)
         v_splats, v_gaussians, v_weights = StridedRows(self.v_splats, self._row), parameters.v_gaussians, parameters.v_weights
-        projection.record_backward(recorder, v_splats, self._v_depths, v_gaussians, capture.v_projection)
-        v_colors, v_means = replace(v_splats, offset=COLOR_OFFSET), v_gaussians.means
+        v_cameras = capture.v_projection
+        projection.record_backward(recorder, v_splats, self._v_depths, v_gaussians, v_cameras, target.v_rays)
+        v_colors, v_means = replace(v_splats, offset=self.options.color_offset), v_gaussians.means
         learnt = parameters.harmonics_step(self._config, step, status) if self._config.learns_in_shading else None
         v_features = None if learnt else FeatureArrays.of(parameters.v_features, features.stored)
         shading.record_backward(
@@ -165,12 +171,14 @@ class PhotographGradients:
         size = cameras.width, cameras.height
         if size not in self.targets:
             device, (width, height) = self._device, size
+            rays = self.options.with_rays, self.options.with_rays and self.options.camera_gradient
             self.targets[size] = _Target(
-                Image.empty(device, 1, height, width, DEPTH_CHANNELS if self._depth else 3),
+                Image.empty(device, 1, height, width, DEPTH_CHANNELS if self._depth else 3, hits=self.options.splat_color),
                 TileGrid.over(cameras, self.options.tile_size),
                 PhotometricLoss(device, width, height, self._config.ssim_lambda, self._pixel_loss),
                 device.memory.zeros((1, height, width, 1)),
                 self._depth.target(width, height) if self._depth else None,
+                *(device.memory.empty((1, height, width, 6)) if each else None for each in rays),
             )
         return self.targets[size]
 
