@@ -10,8 +10,8 @@ from splat_py.base.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate, accumulation
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
-from splat_py.shaders.declarations import SPLAT_INTERFACES
-from splat_py.shaders.functions import ShaderModule, types_of
+from splat_py.shaders.declarations import SPLAT_INTERFACES, types_of
+from splat_py.shaders.functions import ShaderModule
 from splat_py.shaders.loading import source, user_type
 
 RenderMode = Literal["RGB", "d", "Ed", "D", "ED", "RGB-d", "RGB-Ed", "RGB+D", "RGB+ED"]
@@ -170,13 +170,13 @@ class Options:
     def with_rays(self) -> bool:
         """True if each pixel's ray is in memory; a pinhole's rays need none, except for hits and with `with_ut`."""
         still = self.camera_model == "Pinhole" and self.shutter is None
-        own = self.splat_color != "NoHits" or (isinstance(self.falloff, UserType) and bool(self.falloff.adapter))
+        own = self.splat_color != "NoHits" or bool(getattr(self.falloff, "adapter", ""))
         return self.primitive == "RayGaussian" and (self.with_hits or self.with_ut or self.own_rays or own or not still)
 
     @property
     def shape(self) -> str | UserType:
         """The type that implements IShape (splat/shape.slang)."""
-        if isinstance(self.falloff, UserType) and self.falloff.adapter:
+        if getattr(self.falloff, "adapter", ""):
             return self.falloff
         return "GeneralRayGaussian" if self.with_rays else self.primitive if self.along_rays else "Ellipse"
 

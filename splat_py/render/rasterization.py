@@ -255,7 +255,7 @@ def rasterization(
     )
     if options.along_rays:
         unsupported = {"covars": covars is not None, "rasterize_mode='antialiased'": options.antialiased}
-        unsupported |= {"a splat of type IFalloff2D": "Falloff2DAdapter" in getattr(options.falloff, "adapter", "")}
+        unsupported |= {"a splat of type IFalloff2D": getattr(options.falloff, "adapter", "") == "Falloff2DAdapter"}
         checks.refuse("with_eval3d=True" if with_eval3d else "a splat along rays", unsupported)
     if colors is None:
         options = replace(options, splat_color="NoHits")

@@ -15,9 +15,9 @@ from splat_py.gpu.emission import CompilerError, Target, emit
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.messages import first_error
 from splat_py.gpu.sources import constant, shader_folder
-from splat_py.shaders.declarations import SPLAT_INTERFACES, extras_read, scalar_left_of_vector, takes_of
+from splat_py.shaders.declarations import SPLAT_INTERFACES, extras_read, scalar_left_of_vector, takes_of, types_of
 from splat_py.shaders.finite_differences import KINKS, Inputs, compare, worst_of
-from splat_py.shaders.functions import ShaderFunction, ShaderModule, gradients, types_of
+from splat_py.shaders.functions import ShaderFunction, ShaderModule, gradients
 from splat_py.shaders.loading import FieldQueries, built_in, first_values, source, user_type
 
 _SAMPLES = 2000
@@ -38,8 +38,9 @@ def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
     or IFieldFunction, or one type for each of several interfaces.
 
     At random places, values must be finite and derivatives must agree with finite differences. A falloff must lie from 0 to 1,
-    and end at its `sigmaMax`, in all directions; a splat's colour must be finite also far outside of it. A camera is checked where its `isInDomain` is true, a radiance field with its
-    initial parameters. Then the kernels that are linked with the type are compiled for Metal and WebGPU.
+    and end at its `sigmaMax`, in all directions; a splat's colour must be finite also far outside of it. A camera is checked
+    where its `isInDomain` is true, a radiance field with its initial parameters. Then the kernels that are linked with the type
+    are compiled for Metal and WebGPU.
 
     Args:
         kind: from `source` or `load`, or the name of a built-in type.
@@ -149,7 +150,7 @@ def _rays_at(sigma: NDArray, rng: np.random.Generator) -> Inputs:
         "direction": along * scales / np.linalg.norm(along * scales, axis=1, keepdims=True),
         "scales": scales,
         "axes": axes,
-        "position": rng.normal(size=along.shape) + [0, 0, 4],
+        "position": rng.normal((0, 0, 4), 1, along.shape),
     }
     return {name: values.astype(np.float32) for name, values in fields.items()}
 

@@ -115,7 +115,12 @@ def require_numbers(text: str, given: Collection[str]) -> None:
 
 def along_rays(text: str) -> bool:
     """True if a splat's source has a type that needs the pixels' rays."""
-    return re.search(r"\bstruct\s+\w+\s*:[^{;]*\b(?:IFalloff3D|ISplatColor)\b", _without_comments(text)) is not None
+    return any(types_of(text, interface) for interface in ("IFalloff3D", "ISplatColor"))
+
+
+def types_of(source: str, interface: str) -> list[str]:
+    """The names of the types that implement an interface in a source."""
+    return re.findall(rf"\bstruct\s+(\w+)\s*:[^{{;]*\b{interface}\b", _without_comments(source))
 
 
 def _without_comments(text: str) -> str:

@@ -203,7 +203,7 @@ class TrainConfig:
         if along_rays(self.splat_source):
             if self.strategy == "default":
                 raise SplatError(
-                    f"splat {self.splat} is evaluated along rays, which give no gradient of means2d to strategy default; choose "
+                    f"splat {self.splat} is evaluated along rays, which give strategy default no gradient of means2d; choose "
                     "strategy mcmc"
                 )
             if self.antialiased:

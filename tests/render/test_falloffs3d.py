@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from splat_py import Dataset, Gaussians, photometric_loss, rasterization, shaders
+from splat_py import Dataset, Gaussians, inspect, photometric_loss, rasterization, shaders
 from splat_py.gpu.kernels import UserType
 from splat_py.gsplat import RollingShutterType
 from splat_py.render.views import blending_weights
 from splat_py.render.views import render as render_gaussians
-from splat_py.shaders.declarations import SlangSource
+from splat_py.shaders.declarations import SlangSource, extras_read
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.config import TrainConfig
 from splat_py.train.trainer import Trainer
@@ -60,6 +60,7 @@ struct Striped : ISplatColor
 """
 ROUND = re.sub(r"float side.*?;", "", FALLOFF, flags=re.DOTALL).replace(" * sigmoid(side)", "")
 PARAMS = ("a", "b", "c", "d")
+DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "your-own-slang.md").read_text(encoding="utf-8")
 
 
 def of_scene(inputs: dict[str, Tensor], **options: Any) -> Any:
@@ -267,8 +268,14 @@ BAD: dict[str, tuple[Any, ...]] = {
 }
 
 
-def test_what_passes() -> None:
-    shaders.check(shaders.source(FALLOFF + COLOR), **LIMITS)
+@pytest.mark.parametrize("name", ["dbs", "half3d", "shaded"])
+def test_the_documented_ones_pass(name: str) -> None:
+    ((text, ranges),) = re.findall(
+        rf'{name} = splat\.shaders\.source\("""\n(.*?)"""\)\nsplat\.shaders\.check\({name}, (.*?)\)\n', DOCUMENT, re.DOTALL
+    )
+    limits = {key: (float(low), float(high)) for key, low, high in re.findall(r"(\w+)=\((\S+), (\S+)\)", ranges)}
+    assert len(limits) == extras_read(text)[0]
+    shaders.check(shaders.source(text), **limits)
 
 
 # --- training and files ---
@@ -337,6 +344,7 @@ def test_training_resumes_bit_for_bit_and_a_ply_keeps_it(dataset: Dataset, tmp_p
     assert loaded.splat == SlangSource("Lopsided", FALLOFF + COLOR)
     camera = dataset.views[0].camera
     np.testing.assert_array_equal(render_gaussians(loaded.trust_source(), camera), render_gaussians(gaussians, camera))
+    refused("colours that vary within them; inspect lists", inspect, gaussians, camera, 0, 0)
     # Weights of blending do not depend on colours.
     params = {name: gaussians.params[name] for name in PARAMS[:2]}
     plain = replace(gaussians, splat=UserType("Lopsided", FALLOFF), params=params)
