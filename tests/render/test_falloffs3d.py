@@ -53,7 +53,9 @@ struct Striped : ISplatColor
     [Differentiable]
     static float3 color(float3 color, SplatRay ray, float4 extras)
     {
-        float shade = sin(ray.point.x * extras.z + ray.point.y * extras.w) * 0.4 + ray.direction.z * 0.2;
+        // Not finite without a ray.
+        float3 d = ray.direction * rsqrt(dot(ray.direction, ray.direction));
+        float shade = sin(ray.point.x * extras.z + ray.point.y * extras.w) * 0.4 + d.z * 0.2;
         return color * (1.0 + shade) + ray.axes[0] * (ray.scales.x * 0.1) + ray.position * 0.05;
     }
 }
@@ -95,7 +97,7 @@ def lopsided(ray: dict[str, Tensor], twins: dict[str, Tensor]) -> Tensor:
 
 def striped(ray: dict[str, Tensor], twins: dict[str, Tensor]) -> Tensor:
     waves = torch.sin(ray["point"][..., 0] * twins["c"] + ray["point"][..., 1] * twins["d"])
-    shade = waves * 0.4 + ray["direction"][..., 2] * 0.2
+    shade = waves * 0.4 + torch.nn.functional.normalize(ray["direction"], dim=-1)[..., 2] * 0.2
     tint = ray["axes"][..., 0, :] * ray["scales"][..., :1] * 0.1 + ray["position"] * 0.05
     return twins["colors"] * (1 + shade[..., None]) + tint
 
