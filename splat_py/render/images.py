@@ -9,7 +9,7 @@ import numpy as np
 
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
-from splat_py.gpu.kernels import Recorder, linear_groups
+from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.render.cameras import SharedRows
 from splat_py.render.options import Options
 from splat_py.render.splats import Splats
@@ -31,7 +31,8 @@ class Image:
     saved: Array | None = None
     # [C, H, W] uint32, if requested: one past the median's position in its tile's list, 0 without a median.
     medians: Array | None = None
-    with_hits: bool = False  # `Options.with_hits`
+    # Channels that depend on the pixel's ray: a type that implements IHits (slang/splat/ray_gaussian.slang).
+    hits: str | UserType = "NoHits"
 
     @classmethod
     def empty(
@@ -43,7 +44,7 @@ class Image:
         channels: int,
         distortion: bool = False,
         median: bool = False,
-        with_hits: bool = False,
+        hits: str | UserType = "NoHits",
     ) -> "Image":
         """Allocate arrays for images of this size. SplatError if a kernel could not index them."""
         device.memory.limits.check_images(cameras, height, width, channels)
@@ -51,7 +52,7 @@ class Image:
         empty = device.memory.empty
         saved, medians = empty(shape) if distortion else None, empty(shape, np.uint32) if median else None
         images = empty((*shape, channels)), empty((*shape, 1)), empty(shape), empty(shape, np.uint32)
-        return cls(*images, saved, medians, with_hits)
+        return cls(*images, saved, medians, hits)
 
     @property
     def width(self) -> int:
@@ -67,11 +68,6 @@ class Image:
     def median(self) -> bool:
         """True if medians are requested."""
         return self.medians is not None
-
-    @property
-    def hits(self) -> str:
-        """The type of hits (slang/splat/ray_gaussian.slang)."""
-        return "RayHits" if self.with_hits else "NoHits"
 
     @property
     def blending(self) -> str:

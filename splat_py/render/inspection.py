@@ -12,6 +12,7 @@ from splat_py.render.views import BLACK, rasterized
 from splat_py.scene.camera import Camera
 from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
+from splat_py.shaders.declarations import types_of
 
 Floats = NDArray[np.float64]
 
@@ -103,10 +104,12 @@ def inspect(
         how: `antialiased`, `near` and `device` of `render`.
 
     Raises:
-        SplatError: the pixel is outside of the picture.
+        SplatError: the pixel is outside of the picture, or colours vary within the scene's splats (`ISplatColor`).
     """
     if not (0 <= x < camera.width and 0 <= y < camera.height):
         raise SplatError(f"x, y is {x}, {y}; it must be a pixel of the camera's picture, {camera.width}×{camera.height}")
+    if types_of(getattr(gaussians.splat, "text", ""), "ISplatColor"):
+        raise SplatError("the scene's splats have colours that vary within them; inspect lists splats of one colour")
     ones = torch.ones(len(gaussians), 1, device=gaussians.means.device, requires_grad=True)
     with torch.enable_grad():
         _, _, meta = rasterized(gaussians, camera, extra_signals=ones, **how)  # type: ignore[arg-type]

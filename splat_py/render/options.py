@@ -10,6 +10,9 @@ from splat_py.base.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate, accumulation
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
+from splat_py.shaders.declarations import SPLAT_INTERFACES, types_of
+from splat_py.shaders.functions import ShaderModule
+from splat_py.shaders.loading import source, user_type
 
 RenderMode = Literal["RGB", "d", "Ed", "D", "ED", "RGB-d", "RGB-Ed", "RGB+D", "RGB+ED"]
 
@@ -22,11 +25,6 @@ SPLATS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 # The rule that ends a pixel's blending (slang/splat/splat2d.slang), by `max_alpha`.
 STOPS = {0.999: "SceneStop", 0.99: "SceneStop99"}
-
-
-def primitive_of(splat: object) -> Literal["Gaussian", "Surfel"]:
-    """The primitive of a splat type (`Options.primitive`)."""
-    return "Surfel" if splat == "Surfel" else "Gaussian"
 
 
 # Arguments of `rasterization`, and of functions like it, that are options of the same name.
@@ -109,6 +107,8 @@ class Options:
     # A type that implements IFalloff (splat/falloff.slang), and its number of parameters per splat.
     falloff: str | UserType = "GaussianFalloff"
     extras: int = 0
+    # A type that implements IHits (splat/ray_gaussian.slang), if colours vary within a splat: `SplatColorHits` of the user's.
+    splat_color: str | UserType = "NoHits"
     stop: str = "SceneStop"
     # Arguments of `rasterization` (`same_named`).
     near_plane: float = 0.01
@@ -126,6 +126,8 @@ class Options:
     antialiased: bool = False
     # True if the gradients of cameras are computed.
     camera_gradient: bool = False
+    # False if the splats' rows of gradients have no normals.
+    normal_gradient: bool = True
     # A type that implements IColor (splat/color.slang).
     color_type: str | UserType = "SphericalHarmonics"
 
@@ -142,6 +144,20 @@ class Options:
         """The options among a function's arguments, by name."""
         return {name: arguments[name] for name in _ARGUMENTS if name in arguments}
 
+    @staticmethod
+    def of_splat(splat: str | UserType | ShaderModule) -> dict[str, Any]:
+        """The options that a splat's type decides, by name. SplatError if its source has types that exclude each other."""
+        if isinstance(splat, str):
+            return {"falloff": SPLATS[splat][0]} | ({"primitive": "Surfel"} if splat == "Surfel" else {})
+        found = user_type(splat, *SPLAT_INTERFACES)
+        if not types_of(splat.text, "ISplatColor"):
+            return {"falloff": found} | ({"primitive": "RayGaussian"} if found.adapter == "Falloff3DAdapter" else {})
+        if found.adapter == "Falloff2DAdapter":
+            raise SplatError(f"{found.name} is of the image and ISplatColor of space; implement IFalloff3D or IFalloff instead")
+        color = user_type(source(splat.text) if isinstance(splat, UserType) else splat, "ISplatColor")
+        falloff = "GaussianFalloff" if found.adapter == "SplatColorHits" else found
+        return {"falloff": falloff, "splat_color": color, "primitive": "RayGaussian"}
+
     @property
     def per_isect(self) -> bool:
         """True if gradients have a row per intersection, and add up in the same order in each run."""
@@ -156,14 +172,15 @@ class Options:
     def with_rays(self) -> bool:
         """True if each pixel's ray is in memory; a pinhole's rays need none, except for hits and with `with_ut`."""
         still = self.camera_model == "Pinhole" and self.shutter is None
-        return self.primitive == "RayGaussian" and (self.with_hits or self.with_ut or self.own_rays or not still)
+        own = self.splat_color != "NoHits" or bool(getattr(self.falloff, "adapter", ""))
+        return self.primitive == "RayGaussian" and (self.with_hits or self.with_ut or self.own_rays or own or not still)
 
     @property
     def shape(self) -> str | UserType:
         """The type that implements IShape (splat/shape.slang)."""
-        if self.along_rays:
-            return "GeneralRayGaussian" if self.with_rays else self.primitive
-        return self.falloff if isinstance(self.falloff, UserType) and self.falloff.adapter else "Ellipse"
+        if getattr(self.falloff, "adapter", ""):
+            return self.falloff
+        return "GeneralRayGaussian" if self.with_rays else self.primitive if self.along_rays else "Ellipse"
 
     @property
     def shape_floats(self) -> int:
@@ -175,6 +192,11 @@ class Options:
         """True if `colors` are features, which a type turns into rgb."""
         return self.color_type != "SphericalHarmonics"
 
+    @property
+    def color_offset(self) -> int:
+        """Floats before the colours in a splat's gradient."""
+        return 2 + self.shape_floats + 1
+
     def gradient_row_length(self, channels: int) -> int:
         """Floats of a splat's gradient: mean2d 2, shape, opacity 1, colours, extras, and |mean2d| 2 with `absgrad`."""
-        return 2 + self.shape_floats + 1 + channels + self.extras + (2 if self.absgrad else 0)
+        return self.color_offset + channels + self.extras + (2 if self.absgrad else 0)

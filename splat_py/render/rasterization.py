@@ -21,15 +21,14 @@ from splat_py.render import checks
 from splat_py.render.cameras import camera_type, ftheta_coefficients, lens_coefficients, midway, shutter_of
 from splat_py.render.colors import COLORS, color_model
 from splat_py.render.meta import meta_of
-from splat_py.render.options import SPLATS, STOPS, Options, RenderMode, UnscentedTransform, primitive_of
+from splat_py.render.options import STOPS, Options, RenderMode, UnscentedTransform
 from splat_py.render.project import project
 from splat_py.render.rasterize import MAX_CHANNELS, rasterize
 from splat_py.render.shade import shade, shade_channels
 from splat_py.render.splats import ProjectedSplats
 from splat_py.render.tiles import bin_tiles
-from splat_py.shaders.declarations import SPLAT_INTERFACES
 from splat_py.shaders.functions import ShaderModule
-from splat_py.shaders.loading import built_in_or_own, user_type
+from splat_py.shaders.loading import built_in_or_own
 
 Backend = Literal["auto", "native", "portable"]
 # Arguments that may also be float16.
@@ -149,7 +148,7 @@ def rasterization(
             2025): exact for any camera, lens and shutter. With `with_ut`, as in gsplat, it is seen only in the tiles that the
             box around its unscented transform overlaps; otherwise `eps2d` has no effect. As in gsplat, `meta["means2d"]` has
             no gradient, except for pinholes without `with_ut`, a lens, a shutter, normals and distances. Not with covars,
-            antialiased, splat or splat_params.
+            antialiased or an `IFalloff2D`.
         rays: with `with_eval3d`, the pixels' rays [..., C, H, W, 6] in the world, in the place of the camera's: origin, and
             direction of any length, or 0 for none. The camera still culls Gaussians, and with `with_ut` bounds them.
         return_normals: with `with_eval3d`, also `meta["normals"]` [..., C, H, W, 3], Σ w n in world space: each Gaussian's
@@ -165,8 +164,11 @@ def rasterization(
             splat_params["beta"] (Hamdi et al. 2024); "BetaKernel", (1 - σ / 9)^(4 exp b) with splat_params["b"] (Liu et al.
             2025); "Surfel", flat Gaussians as `rasterization_2dgs` draws them, for pinholes without a lens, and not with
             covars, antialiased, with_ut and with_eval3d; or your own Slang type, from `splat_py.shaders.source(text)`, that
-            implements `IFalloff` (slang/splat/falloff.slang), or for any shape `IFalloff2D` (slang/splat/falloff2d.slang).
-        splat_params: the falloff's parameters by name, at most four, [..., N] each, in the order of `extras`. Differentiable.
+            implements `IFalloff` (slang/splat/falloff.slang), for any shape on the image `IFalloff2D`
+            (slang/splat/falloff2d.slang), for any in space `IFalloff3D` (slang/splat/falloff3d.slang), or for rgb that varies
+            within a splat `ISplatColor` (slang/splat/splat_color.slang), alone or beside an `IFalloff3D` or `IFalloff`. The
+            last two set `with_eval3d`, and an `ISplatColor` has no normals and distances.
+        splat_params: the splat's parameters by name, at most four, [..., N] each, in the order of `extras`. Differentiable.
         camera_params: [..., C, P] coefficients of your own camera model, P ≤ 12: `coefficient(camera, i)`. Differentiable.
         color: how colours depend on the view direction: "SphericalHarmonics" of `sh_degree`, or a type for which `colors` holds
             F features per Gaussian, [..., N, F] or [..., C, N, F]: "SphericalGaussians", 3 + 6 per lobe (Wang et al. 2009,
@@ -247,20 +249,26 @@ def rasterization(
         own_rays=rays is not None,
         with_ut=with_ut,
         ut_params=UnscentedTransform.of(ut_params) if with_ut else UnscentedTransform(),
-        primitive="RayGaussian" if with_eval3d else primitive_of(splat),
         with_hits=return_normals or render_mode.endswith("d"),
-        falloff=SPLATS[splat][0] if isinstance(splat, str) else user_type(splat, *SPLAT_INTERFACES),
+        **({"primitive": "RayGaussian"} if with_eval3d else {}) | Options.of_splat(splat),
         extras=0 if extras is None else extras.shape[-1],
         stop=STOPS[max_alpha],
     )
-    if with_eval3d:
+    if options.along_rays:
         unsupported = {"covars": covars is not None, "rasterize_mode='antialiased'": options.antialiased}
-        unsupported |= {"splat and splat_params": options.falloff != "GaussianFalloff" or splat == "Surfel"}
-        checks.refuse("with_eval3d=True", unsupported)
-    if options.primitive == "Surfel":
-        unsupported = {"covars": covars is not None, "rasterize_mode='antialiased'": options.antialiased, "with_ut": with_ut}
+        unsupported |= {"a splat of type IFalloff2D": getattr(options.falloff, "adapter", "") == "Falloff2DAdapter"}
+        unsupported |= {"splat='Surfel'": with_eval3d and splat == "Surfel"}
+        checks.refuse("with_eval3d=True" if with_eval3d else "a splat along rays", unsupported)
+    if splat == "Surfel":
+        unsupported = {"with_ut": with_ut}
         unsupported |= {"cameras other than pinholes without a lens": options.camera_model != "Pinhole" or shutter is not None}
         checks.refuse("splat='Surfel'", unsupported)
+    if colors is None:
+        options = replace(options, splat_color="NoHits")
+    elif options.splat_color != "NoHits":
+        if not options.has_features and colors.shape[-1] != 3:
+            raise SplatError(f"colors has {colors.shape[-1]} channels, but the splat's ISplatColor has rgb; give 3 channels")
+        checks.refuse("a splat of type ISplatColor", {"return_normals and distances along rays": options.with_hits})
 
     # One submission for all stages, where torch need not compute in between.
     with device.recording():

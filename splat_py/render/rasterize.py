@@ -94,9 +94,8 @@ def rasterize(
         is_last = first + length >= channels
         behind = None if backgrounds is None else backgrounds[..., part]
         size = tiles.grid.cameras, height, width, len(range(channels)[part])
-        image = Image.empty(
-            device, *size, distortion=distortion and is_last, median=median and is_last, with_hits=options.with_hits and is_last
-        )
+        hits = "RayHits" if options.with_hits and is_last else "NoHits" if first else options.splat_color
+        image = Image.empty(device, *size, distortion=distortion and is_last, median=median and is_last, hits=hits)
         blended = colors if channels <= length else colors[..., part]
         placed = splats.means2d, splats.conics, splats.opacities, blended, behind, splats.extras, splats.rays
         images.append(_Rasterize.apply(*placed, splats, tiles, image, options, device))

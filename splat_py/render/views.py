@@ -168,16 +168,17 @@ def render_surface(gaussians: Gaussians, camera: Camera, **how: Any) -> tuple[to
 
 
 def blending_weights(gaussians: Gaussians, camera: Camera, counts: torch.Tensor, **how: Any) -> NDArray[np.float32]:
-    """Σ α T [N] of each Gaussian over the pixels, weighted by `counts` [H, W]: the gradient of the weighted sum by its colour.
+    """Σ α T [N] of each Gaussian over the pixels, weighted by `counts` [H, W]: the gradient of the weighted sum by its signal.
 
     Other arguments and errors are those of `render`; `accumulate` is that of `rasterization`.
     """
     with torch.enable_grad():
-        colors = torch.ones(len(gaussians), 3, device=gaussians.means.device, requires_grad=True)
-        images, _, _ = rasterized(gaussians, camera, colors=colors, **how)
-        (images[..., 0] * counts.to(images)).sum().backward()
-    assert colors.grad is not None
-    return colors.grad[:, 0].cpu().numpy()
+        ones = torch.ones(len(gaussians), 1, device=gaussians.means.device, requires_grad=True)
+        _, _, meta = rasterized(gaussians, camera, extra_signals=ones, **how)
+        signals = meta["render_extra_signals"][0, ..., 0]
+        (signals * counts.to(signals)).sum().backward()
+    assert ones.grad is not None
+    return ones.grad[:, 0].cpu().numpy()
 
 
 def rasterized(
@@ -186,7 +187,6 @@ def rasterized(
     background: ArrayLike = BLACK,
     *,
     render_mode: Any = "RGB",
-    colors: torch.Tensor | None = None,
     extra_signals: torch.Tensor | None = None,
     viewmat: torch.Tensor | None = None,
     K: torch.Tensor | None = None,
@@ -196,15 +196,12 @@ def rasterized(
     return_medians: bool = False,
     device: Device | str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
-    """Return an image [H, W, D], alphas [H, W, 1] and `rasterization`'s meta; `colors` [N, 3] replace the scene's."""
+    """Return an image [H, W, D], alphas [H, W, 1] and `rasterization`'s meta."""
     splat, color = (_compiled(kind) for kind in (gaussians.splat, gaussians.color))
-    degree, weights = None, None
-    if colors is not None:
-        color = "SphericalHarmonics"
-    elif color == "SphericalHarmonics":
-        colors, degree = gaussians.sh, gaussians.sh_degree
+    if color == "SphericalHarmonics":
+        colors, weights, degree = gaussians.sh, None, gaussians.sh_degree
     else:
-        colors, weights = require_features(gaussians)
+        (colors, weights), degree = require_features(gaussians), None
 
     def row(values: ArrayLike) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values, np.float32)[None], device=gaussians.means.device)

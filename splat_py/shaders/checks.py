@@ -15,9 +15,9 @@ from splat_py.gpu.emission import CompilerError, Target, emit
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.messages import first_error
 from splat_py.gpu.sources import constant, shader_folder
-from splat_py.shaders.declarations import SPLAT_INTERFACES, extras_read, scalar_left_of_vector, takes_of
+from splat_py.shaders.declarations import SPLAT_INTERFACES, extras_read, scalar_left_of_vector, takes_of, types_of
 from splat_py.shaders.finite_differences import KINKS, Inputs, compare, worst_of
-from splat_py.shaders.functions import ShaderFunction, ShaderModule, gradients, types_of
+from splat_py.shaders.functions import ShaderFunction, ShaderModule, gradients
 from splat_py.shaders.loading import FieldQueries, built_in, first_values, source, user_type
 
 _SAMPLES = 2000
@@ -34,16 +34,17 @@ _PLACES, _NUMBERS = 400, 200
 
 
 def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
-    """Check the type in `kind` that implements IFalloff, IFalloff2D, ICameraModel, IColor, IPixelLoss or IFieldFunction, or one
-    type for each of several interfaces.
+    """Check the type in `kind` that implements IFalloff, IFalloff2D, IFalloff3D, ISplatColor, ICameraModel, IColor, IPixelLoss
+    or IFieldFunction, or one type for each of several interfaces.
 
     At random places, values must be finite and derivatives must agree with finite differences. A falloff must lie from 0 to 1,
-    and end at its `sigmaMax`, in all directions. A camera is checked where its `isInDomain` is true, a radiance field with its
-    initial parameters. Then the kernels that are linked with the type are compiled for Metal and WebGPU.
+    and end at its `sigmaMax`, in all directions; a splat's colour must be finite also far outside of it. A camera is checked
+    where its `isInDomain` is true, a radiance field with its initial parameters. Then the kernels that are linked with the type
+    are compiled for Metal and WebGPU.
 
     Args:
         kind: from `source` or `load`, or the name of a built-in type.
-        ranges: lowest and highest value by name, for a falloff's parameters in the order of `extras`, or for a camera's lens
+        ranges: lowest and highest value by name, for a splat's parameters in the order of `extras`, or for a camera's lens
             coefficients in the order of `Camera`, where those without a range are 0.
 
     Raises:
@@ -134,17 +135,82 @@ def _check_falloff2d(module: Module, linked: str | UserType, ranges: Mapping[str
     return {"Falloff": linked, "Shape": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
 
 
+# A splat that is evaluated along rays, as kernels see it.
+_ALONG_RAYS: dict[str, Any] = {"Shape": "GeneralRayGaussian", "SHAPE_FLOATS": 15, "WITH_RAYS": True}
+
+
+def _rays_at(sigma: NDArray, rng: np.random.Generator) -> Inputs:
+    """The fields of random `SplatRay`s with |point|² = σ."""
+    along, other = rng.normal(size=(2, len(sigma), 3))
+    point = np.cross(along, other)
+    scales = np.exp(rng.uniform(-2, 1, along.shape))
+    axes = np.linalg.qr(rng.normal(size=(len(sigma), 3, 3)))[0]
+    fields = {
+        "point": point * (np.sqrt(sigma) / np.linalg.norm(point, axis=1))[:, None],
+        "direction": along * scales / np.linalg.norm(along * scales, axis=1, keepdims=True),
+        "scales": scales,
+        "axes": axes,
+        "position": rng.normal((0, 0, 4), 1, along.shape),
+    }
+    return {name: values.astype(np.float32) for name, values in fields.items()}
+
+
+def _check_falloff3d(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
+    """Check it like an IFalloff, for random rays."""
+    value_of, furthest_of = built_in("falloff3d").falloff3DOf[module], built_in("falloff3d").sigmaMaxOfRays[module]
+    extras, sigma = _check_values(lambda sigma, extras, rng: value_of(_rays_at(sigma, rng), extras), furthest_of, ranges)
+    rays = _rays_at(sigma, np.random.default_rng(2))
+    _check_along_rays("value", value_of, rays, {"extras": extras}, ranges)
+    centred = rays | {"point": np.zeros_like(rays["point"])}
+    _check_at_mean(value_of, centred, extras, place="point = (0, 0, 0)", such_as="sqrt(max(dot(point, point), 1e-12))")
+    return _ALONG_RAYS | {"Falloff": linked, "Shape": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
+
+
+def _check_splat_color(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
+    """Check it for random rays, some far outside of the splat, where its value and its derivatives must still be finite."""
+    color_of, rng = built_in("splat_color").splatColorOf[module], np.random.default_rng(3)
+    extras, color = _random_extras(ranges, rng), rng.uniform(0, 1, (_SAMPLES, 3)).astype(np.float32)
+    rays = _rays_at(rng.uniform(0, 12, _SAMPLES), rng)
+    _check_along_rays("color", color_of, rays, {"color": color, "extras": extras}, ranges)
+    for sigma in (0.0, 1e4):
+        outside = _rays_at(np.full(_SAMPLES, sigma), rng)
+        slopes = gradients(color_of, np.ones((_SAMPLES, 3)), color, outside, extras)
+        if not _are_finite(color_of(color, outside, extras), *slopes):
+            raise SplatError(f"color or its derivative is not finite at |point| = {np.sqrt(sigma):g}; limit it")
+    return _ALONG_RAYS | {"Hits": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
+
+
+def _check_along_rays(what: str, function: ShaderFunction, rays: Inputs, others: Inputs, ranges: Mapping[str, Range]) -> None:
+    """Compare the derivatives of a function of a `SplatRay` and of others, a colour before it and extras behind it."""
+
+    def arguments(inputs: Inputs) -> list[Any]:
+        ray = {name: inputs[name] for name in rays}
+        return [*([inputs["color"]] if "color" in inputs else []), ray, inputs["extras"]]
+
+    def derivative(v: NDArray, inputs: Inputs) -> Inputs:
+        *of_color, of_ray, of_extras = gradients(function, v, *arguments(inputs))
+        return of_ray | dict(zip(["color"], of_color, strict=False)) | {"extras": of_extras}
+
+    names = {"extras": list(ranges)}
+    compare(what, lambda inputs: np.asarray(function(*arguments(inputs))), derivative, rays | others, names=names)
+
+
+def _random_extras(ranges: Mapping[str, Range], rng: np.random.Generator) -> NDArray[np.float32]:
+    if len(ranges) > 4:
+        raise SplatError(f"{len(ranges)} ranges are given; a splat has four extra numbers at most")
+    extras = np.zeros((_SAMPLES, 4), np.float32)
+    for column, limits in enumerate(ranges.values()):
+        extras[:, column] = rng.uniform(*limits, _SAMPLES)
+    return extras
+
+
 def _check_values(
     value_at: Callable[[NDArray, NDArray, np.random.Generator], Any], furthest_of: ShaderFunction, ranges: Mapping[str, Range]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Check that a falloff, a function of σ and extras, lies from 0 to 1, and that opacity times it is below 1/255 beyond its
     `sigmaMax`. Return extras and a σ below `sigmaMax`, for checks of derivatives."""
-    if len(ranges) > 4:
-        raise SplatError(f"{len(ranges)} ranges are given; a splat has four extra numbers at most")
     rng = np.random.default_rng(0)
-    extras = np.zeros((_SAMPLES, 4), np.float32)
-    for column, limits in enumerate(ranges.values()):
-        extras[:, column] = rng.uniform(*limits, _SAMPLES)
+    extras = _random_extras(ranges, rng)
     opacity = np.exp(rng.uniform(np.log(1.001 * _ALPHA_MIN), 0, _SAMPLES)).astype(np.float32)
     furthest = np.asarray(furthest_of(opacity, extras))
     _refuse(~(np.isfinite(furthest) & (furthest >= 0)), "sigmaMax is {}", furthest, opacity, extras)
@@ -161,13 +227,18 @@ def _check_values(
     return extras, sigma
 
 
-def _check_at_mean(value_of: ShaderFunction, *inputs: NDArray, place: str, such_as: str) -> None:
+def _check_at_mean(value_of: ShaderFunction, *inputs: Any, place: str, such_as: str) -> None:
     """Check that a falloff's derivatives are finite on the mean, where a pixel's centre may lie."""
-    if not all(np.isfinite(v).all() for v in gradients(value_of, np.ones(_SAMPLES), *inputs)):
+    if not _are_finite(*gradients(value_of, np.ones(_SAMPLES), *inputs)):
         raise SplatError(
             f"the derivative of value is not finite at {place}, on the mean, where a pixel may lie; keep the argument of a "
             f"root, power or logarithm above 0, such as {such_as}"
         )
+
+
+def _are_finite(*values: Any) -> bool:
+    """True if all numbers in arrays and in structs are finite."""
+    return all(_are_finite(*v.values()) if isinstance(v, dict) else bool(np.isfinite(v).all()) for v in values)
 
 
 def _refuse(wrong: NDArray, what: str, values: NDArray, opacity: NDArray, extras: NDArray) -> None:
@@ -336,6 +407,8 @@ _SPLAT_KERNELS = (("rasterize", "rasterizeForward"), ("rasterize", "rasterizeBac
 _CHECKS: dict[str, tuple[_Check, tuple[tuple[str, str], ...]]] = {
     "IFalloff": (_check_falloff, _SPLAT_KERNELS),
     "IFalloff2D": (_check_falloff2d, _SPLAT_KERNELS),
+    "IFalloff3D": (_check_falloff3d, (*_SPLAT_KERNELS[:2], ("project_along_rays", "projectForward"))),
+    "ISplatColor": (_check_splat_color, _SPLAT_KERNELS[:2]),
     "ICameraModel": (_check_camera, (("project", "projectForward"), ("project", "projectBackward"))),
     "IColor": (_check_color, (("shade", "shadeForward"), ("shade", "shadeBackward"))),
     "IPixelLoss": (_check_pixel_loss, (("loss", "ssimInTiles"), ("loss", "gradientInTiles"))),

@@ -38,8 +38,8 @@ def require_name(what: str, name: object) -> None:
         raise SplatError(f"{what} is called {str(name)[:40]!r}; use at most 64 letters, digits and _, and no digit first")
 
 
-# Interfaces of splats; if a module has types of both, the first counts.
-SPLAT_INTERFACES = ("IFalloff2D", "IFalloff")
+# Interfaces of splats; if a module has falloffs of several, the first counts. A colour of its own may join any but IFalloff2D.
+SPLAT_INTERFACES = ("IFalloff3D", "IFalloff2D", "IFalloff", "ISplatColor")
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def read_parameters(splat: str, built_in: bool, given: Sequence[str]) -> dict[st
 def extras_read(text: str) -> tuple[int, int]:
     """Return the least and the most numbers of `extras` that a splat's source reads: all four at most if it passes them on."""
     code = _without_comments(text)
-    names = "|".join({"extras", *re.findall(r"\b(?:value|sigmaMax)\s*\([^()]*\bfloat4\s+(\w+)\s*\)", code)})
+    names = "|".join({"extras", *re.findall(r"\b(?:value|sigmaMax|color)\s*\([^()]*\bfloat4\s+(\w+)\s*\)", code)})
     read = [
         max("xyzwrgba".index(letter) % 4 for letter in letters) if letters else int(index)
         for letters, index in re.findall(rf"\b(?:{names})\s*(?:\.\s*([xyzwrgba]+)\b|\[\s*([0-3])\s*\])", code)
@@ -112,6 +112,16 @@ def require_numbers(text: str, given: Collection[str]) -> None:
             f"splat_params has {', '.join(given) or 'nothing'}; the splat's source reads {names}: give one parameter for each, "
             "in this order"
         )
+
+
+def along_rays(text: str) -> bool:
+    """True if a splat's source has a type that needs the pixels' rays."""
+    return any(types_of(text, interface) for interface in ("IFalloff3D", "ISplatColor"))
+
+
+def types_of(source: str, interface: str) -> list[str]:
+    """The names of the types that implement an interface in a source."""
+    return re.findall(rf"\bstruct\s+(\w+)\s*:[^{{;]*\b{interface}\b", _without_comments(source))
 
 
 def _without_comments(text: str) -> str:

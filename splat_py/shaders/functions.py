@@ -15,7 +15,7 @@ from splat_py.base.errors import SplatError
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.sources import shader_folder
-from splat_py.shaders.declarations import SlangSource
+from splat_py.shaders.declarations import SlangSource, types_of
 
 # A number, anything that NumPy makes an array of, a dict of these for a struct, or one of SlangPy's own objects.
 Value: TypeAlias = Any
@@ -333,12 +333,6 @@ def gradients(function: ShaderFunction, v_output: Value, *arguments: Value) -> t
         SplatError: the function is not differentiable, or the arguments do not fit it.
     """
     return function.gradients(v_output, *arguments)
-
-
-def types_of(source: str, interface: str) -> list[str]:
-    """The names of the types that implement an interface in a source."""
-    code = re.sub(r"//[^\n]*|/\*.*?\*/", "", source, flags=re.DOTALL)
-    return re.findall(rf"\bstruct\s+(\w+)\s*:[^{{;]*\b{interface}\b", code)
 
 
 def library() -> list[Path]:

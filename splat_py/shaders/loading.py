@@ -19,8 +19,8 @@ from splat_py.gpu.device import Device, compiler_options, slang_device
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.messages import first_error
 from splat_py.gpu.sources import shader_folder
-from splat_py.shaders.declarations import BUILT_IN, constant_in
-from splat_py.shaders.functions import ShaderModule, library, public_types, types_of
+from splat_py.shaders.declarations import BUILT_IN, constant_in, types_of
+from splat_py.shaders.functions import ShaderModule, library, public_types
 
 _REFERENCE = re.compile(r'(?:\bimport|\b__include|\bimplementing|#\s*include)\s*(?:"([^"\n]+)"|([\w.]+)\s*;)')
 
@@ -130,8 +130,8 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="splat_py-", ignore_cleanup_errors=True)
 
 
-# Adapters: an `IFalloff2D` type is wrapped in `Falloff2DAdapter`, which kernels accept.
-_ADAPTERS = {"IFalloff2D": "Falloff2DAdapter"}
+# Adapters: a type that implements one of these interfaces is wrapped in a generic type, which kernels accept.
+_ADAPTERS = {"IFalloff3D": "Falloff3DAdapter", "IFalloff2D": "Falloff2DAdapter", "ISplatColor": "SplatColorHits"}
 
 
 def user_type(module: ShaderModule | UserType, *interfaces: str) -> UserType:
@@ -139,7 +139,7 @@ def user_type(module: ShaderModule | UserType, *interfaces: str) -> UserType:
     found = {interface: types_of(module.text, interface) for interface in interfaces}
     if isinstance(module, UserType):
         found = {interface: names for interface, names in found.items() if module.name in names}
-    interface = next((interface for interface, names in found.items() if names), " or ".join(reversed(interfaces)))
+    interface = next((interface for interface, names in found.items() if names), " or ".join(sorted(interfaces)))
     name = module.name if isinstance(module, UserType) else module.type_of(interface)
     if not name.isascii():
         raise SplatError(f"{name} is not a name that every compiler accepts; use letters from A to Z, digits and _")

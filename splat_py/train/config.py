@@ -11,7 +11,7 @@ from splat_py.base.errors import SplatError
 from splat_py.base.fields import LARGEST, Range, check_fields, dataclass_of
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.shaders.custom_types import CAMERA, SLOTS
-from splat_py.shaders.declarations import BUILT_IN, Parameter, read_parameters
+from splat_py.shaders.declarations import BUILT_IN, Parameter, along_rays, read_parameters
 
 # A buffer of 2 GiB holds the degree-3 coefficients of so many Gaussians, 192 bytes each.
 _MOST_GAUSSIANS = 11_000_000
@@ -66,7 +66,8 @@ class TrainConfig:
     init_num_pts: int = 10_000
 
     # The splat type: Gaussian, GeneralizedExponential, BetaKernel; Surfel, flat Gaussians that lie on surfaces, for meshes
-    # (Huang et al. 2024); or a Slang file with a type that implements IFalloff or IFalloff2D.
+    # (Huang et al. 2024); or a Slang file with a type that implements IFalloff or IFalloff2D, or, with --strategy mcmc,
+    # IFalloff3D or ISplatColor.
     splat: str = "Gaussian"
     # NAME=VALUE: a splat parameter of each Gaussian, and its initial value. Give all parameters of a Slang file, in the order
     # of extras.x, y, z, w; GeneralizedExponential starts with beta=1 and BetaKernel with b=0.
@@ -200,6 +201,14 @@ class TrainConfig:
         for slot in SLOTS:
             slot.validate(*slot.fields(self))
         self.parameters()
+        if along_rays(self.splat_source):
+            if self.strategy == "default":
+                raise SplatError(
+                    f"splat {self.splat} is evaluated along rays, which give strategy default no gradient of means2d; choose "
+                    "strategy mcmc"
+                )
+            if self.antialiased:
+                raise SplatError(f"splat {self.splat} is evaluated along rays, which antialiased does not reach; leave it out")
         if self.camera_params:
             if self.camera in CAMERA.names and not self.camera_source:
                 raise SplatError("camera_params are numbers of a camera of your own; name its Slang file or module with camera")

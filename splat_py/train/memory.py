@@ -15,6 +15,7 @@ from splat_py.gpu.accumulation import accumulation
 from splat_py.gpu.arrays import MOST_FREE_BYTES, bucket
 from splat_py.gpu.device import Device, Tuning, free_bytes, process_bytes, shares_host_memory
 from splat_py.scene.dataset import Dataset
+from splat_py.shaders.declarations import along_rays
 from splat_py.train.checkpoint import initial_count
 from splat_py.train.config import TrainConfig
 from splat_py.train.learnt_parts import GRID
@@ -118,9 +119,12 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
     groups = [3, 4, 3, 1, features] + [extras] * bool(extras)
     state = _rows(count, [*groups * 3, 1, 1, 1])
     parameters = state + _rows(count, groups[: 4 if config.learns_in_shading else 5])
-    shape, channels = (9, 8) if config.has_surfels else (3, 4 if config.depth_lambda else 3)
+    # Along rays, a shape of nine floats for surfels, else M and a position too; and normals (`Options.shape_floats`).
+    through_space = along_rays(config.splat_source)
+    shape, channels = 9 if config.has_surfels else 15 if through_space else 3, 4 if config.depth_lambda else 3
+    channels = 8 if config.has_surfels else channels
     row = 3 + shape + channels + extras
-    splats = _rows(count, [2, 1, shape, 1, 2, 3, row, 1] + [3] * config.has_surfels)
+    splats = _rows(count, [2, 1, shape, 1, 2, 3, row, 1] + [3] * (shape > 3))
     binning = _rows(count, [1] * 6)
     # Arrays of each photograph in a step stay until all photographs are done.
     packed = config.photographs * _rows(count, [-(-row // 4) * 4] + [channels] * (channels > 3))
@@ -135,7 +139,7 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
     # Renders; colours apart from other channels; and the images of exposures, an environment or random backgrounds.
     floats = 3 + channels + 1 + config.has_surfels + (3 + channels if channels > 3 else 0)
     looks = config.exposure + config.ppisp + config.bilateral_grid
-    floats += 3 * (looks + config.environment) + config.random_background
+    floats += 3 * (looks + config.environment) + config.random_background + 6 * through_space * (1 + config.refine_cameras)
     # Grids with their moments, and the gradients of those in a step.
     grids = config.bilateral_grid * _rows(len(work.train), [math.prod(GRID)] * 3)
     images = grids + config.bilateral_grid * config.photographs * _rows(1, [math.prod(GRID)])

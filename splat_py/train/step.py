@@ -11,7 +11,7 @@ from splat_py.gpu.kernels import Recorder, UserType, linear_groups
 from splat_py.render.cameras import Cameras
 from splat_py.render.colors import color_model, harmonics
 from splat_py.render.images import Image, Rasterization
-from splat_py.render.options import SPLATS, Options, primitive_of
+from splat_py.render.options import Options
 from splat_py.render.project import Projection
 from splat_py.render.shade import FeatureArrays, Shading
 from splat_py.render.splats import GaussianArrays, Splats, StridedRows
@@ -39,6 +39,9 @@ class _Target:
     loss: PhotometricLoss
     v_alphas: Array
     beside: DepthTarget | None
+    # [1, H, W, 6] the pixels' rays, if splats are evaluated along them, and their gradients, if cameras are refined.
+    rays: Array | None
+    v_rays: Array | None
 
 
 class PhotographGradients:
@@ -65,21 +68,21 @@ class PhotographGradients:
             accumulate=config.accumulate,
             raw_params=not config.filter_3d,
             antialiased=config.antialiased,
-            falloff=SPLATS[splat][0] if isinstance(splat, str) else splat,
-            primitive=primitive_of(splat),
+            **Options.of_splat(splat),
+            normal_gradient=config.has_surfels,
             extras=len(config.parameters()),
             near_plane=dataset.near,
             camera_gradient=config.refine_cameras,
         )
         # Channels beside the colours.
         self._beside: SurfaceLosses | DepthSupervision | None
-        if self.options.along_rays:
+        if config.has_surfels:
             self._beside = SurfaceLosses(device, dataset)
         else:
             self._beside = DepthSupervision.of(device, dataset, config)
         self._channels, first = (self._beside.channels, self._beside.first) if self._beside else (3, 0)
         self._row = self.options.gradient_row_length(self._channels)
-        self._color_offset = 3 + self.options.shape_floats + first
+        self._color_offset = self.options.color_offset + first
         # By the size of the render.
         self.targets: dict[tuple[int, int], _Target] = {}
         self._binning: Binning | None = None
@@ -119,7 +122,7 @@ class PhotographGradients:
         parameters' own or filtered ones, as many as in the last call of `reserve`."""
         cameras, step, view = capture.cameras, capture.step, capture.view
         target = self.target_of(cameras)
-        splats, options = self.splats, self.options
+        splats, options = replace(self.splats, rays=target.rays), self.options
         model = camera_model(self._dataset.views[view].camera)
         if model != options.camera_model:
             options = replace(options, camera_model=model)
@@ -162,9 +165,10 @@ class PhotographGradients:
             v_render = beside.record_gradient(recorder, view, cameras, *of_pixels)
 
         # Backward: splats' gradients, then Gaussians' and the camera's.
-        rasterization.record_backward(recorder, v_render, target.v_alphas, self.v_splats)
+        rasterization.record_backward(recorder, v_render, target.v_alphas, self.v_splats, target.v_rays)
         v_splats, v_gaussians, v_weights = StridedRows(self.v_splats, self._row), parameters.v_gaussians, parameters.v_weights
-        projection.record_backward(recorder, v_splats, self._v_depths, v_gaussians, capture.v_projection)
+        v_cameras = capture.v_projection
+        projection.record_backward(recorder, v_splats, self._v_depths, v_gaussians, v_cameras, target.v_rays)
         v_colors, v_means = replace(v_splats, offset=self._color_offset), v_gaussians.means
         learnt = parameters.harmonics_step(self._config, step, status) if self._config.learns_in_shading else None
         v_features = None if learnt else FeatureArrays.of(parameters.v_features, features.stored)
@@ -176,12 +180,22 @@ class PhotographGradients:
         size = cameras.width, cameras.height
         if size not in self.targets:
             device, (width, height) = self._device, size
+            rays = self.options.with_rays, self.options.with_rays and self.options.camera_gradient
             self.targets[size] = _Target(
-                Image.empty(device, 1, height, width, self._channels, distortion=self.options.along_rays),
+                Image.empty(
+                    device,
+                    1,
+                    height,
+                    width,
+                    self._channels,
+                    distortion=self._config.has_surfels,
+                    hits=self.options.splat_color,
+                ),
                 TileGrid.over(cameras, self.options.tile_size),
                 PhotometricLoss(device, width, height, self._config.ssim_lambda, self._pixel_loss),
                 device.memory.zeros((1, height, width, 1)),
                 self._beside.target(width, height) if self._beside else None,
+                *(device.memory.empty((1, height, width, 6)) if each else None for each in rays),
             )
         return self.targets[size]
 

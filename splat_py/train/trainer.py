@@ -288,7 +288,7 @@ class Trainer(StepsInFlight):
             if self.config.strategy == "default":
                 of_batch = None if batch is None else batch.statistics
                 size, splats = (capture.cameras.width, capture.cameras.height), gradients.splats
-                depths = splats.depths if gradients.options.along_rays else None
+                depths = splats.depths if self.config.has_surfels else None
                 parameters.record_statistics(recorder, gradients.v_splats, splats.radii, *size, status, of_batch, depths)
             if batch is not None:
                 batch.add(recorder, gradients.v_splats)

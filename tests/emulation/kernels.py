@@ -318,7 +318,7 @@ def _record_rasterization(
     segments: int = 1,
     ids: SplatIds = DENSE,
     bins: bool = True,
-    **written: bool,
+    **written: Any,
 ) -> None:
     device = _device(tuning)
     splats = Splats.empty(device, 1, 8, options=options, ids=ids)
@@ -459,7 +459,7 @@ def _record_along_rays(recorder: Recorder) -> None:
     # Hits, four more channels than colours.
     seen = replace(still, camera_model="FThetaByDistance", camera_gradient=True, with_hits=True)
     _record_projection(recorder, SCENE, replace(CAMERAS, lenses=empty((1, LENS))), seen)
-    _record_rasterization(recorder, _GPU_TUNING, seen, 7, with_hits=True)
+    _record_rasterization(recorder, _GPU_TUNING, seen, 7, hits="RayHits")
 
 
 def _record_tangents(recorder: Recorder) -> None:
@@ -514,7 +514,7 @@ def _record_tangents(recorder: Recorder) -> None:
     ):
         splats = replace(Splats.empty(DEVICE, 8, options=options), extras=empty((8, 1)) if options.extras else None)
         lists = Binning(DEVICE, splats, TileGrid(16, 2, 2, 1), options).lists(1)
-        image = Image.empty(DEVICE, 1, 8, 8, channels, distortion=distortion, with_hits=options.with_hits)
+        image = Image.empty(DEVICE, 1, 8, 8, channels, distortion=distortion, hits="RayHits" if options.with_hits else "NoHits")
         work = Rasterization(DEVICE, splats, empty((8, channels)), empty((1, channels)), lists, image, options)
         of_rays = empty((1, 8, 8, 6)) if options.with_rays else None
         for directions in (1, 2):

@@ -130,7 +130,8 @@ def render(
     max_alpha: float = 0.999,
     margin: float = 1e-4,
 ) -> Rendered:
-    """Render means [N, 3], quats [N, 4], scales [N, 3], opacities [N] and features [N, D], all in front of the camera."""
+    """Render means [N, 3], quats [N, 4], scales [N, 3], opacities [N] and features [N, D], all in front of the camera; features
+    may also be those at each pixel, [H, W, N, D]."""
     turn = viewmat[:3, :3]
     mean = means @ turn.T + viewmat[:3, 3]
     frames = turn @ rotations(quats)
@@ -153,7 +154,7 @@ def render(
     distortion = 2 * torch.einsum("hwi,ij,hwj->hw", weights, apart, weights)
     counts = torch.where((alphas > 0) & (before > 0.5), torch.arange(1, len(order) + 1), 0).amax(-1)
     median = torch.where(counts > 0, sorted_depths[(counts - 1).clamp(min=0)], 0.0)
-    image = weights @ features[order]
+    image = (weights[..., None, :] @ features[..., order, :])[..., 0, :]
     if background is not None:
         image = image + final_T * background
     normals = (weights @ normal[order]) @ torch.linalg.inv(viewmat)[:3, :3].T

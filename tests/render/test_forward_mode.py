@@ -21,6 +21,7 @@ from tests.refusals import refused
 from tests.render import comparison, test_camera_models, test_ftheta, test_packed
 from tests.render.test_cameras import DOUBLE_SPHERE, moving
 from tests.render.test_falloffs import own
+from tests.render.test_falloffs3d import COLOR, FALLOFF
 from tests.render.test_surfels import surfels_of
 from tests.render.torch_rendering import render
 
@@ -181,6 +182,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "BetaKernel": lambda: falling_off("BetaKernel", b=0.2),
     "an own falloff": lambda: falling_off(source(HEAVY_TAIL), power=3.0),
     "an own falloff of both offsets": lambda: falling_off(source(ANISOTROPIC), rate=0.8),
+    "an own falloff in space, and its colour": lambda: falling_off(source(FALLOFF + COLOR), a=0.4, b=-0.3, c=1.2, d=0.6),
     "SphericalGaussians": lambda: colored("SphericalGaussians", 15),
     "ColorNetwork": lambda: colored("ColorNetwork", 5, torch.from_numpy(initial_network(5, 3))),
     "surfels": surfels,

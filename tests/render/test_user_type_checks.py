@@ -12,6 +12,7 @@ from tests.refusals import refused
 from tests.render import test_colors as colors
 from tests.render import test_falloffs as falloffs
 from tests.render import test_falloffs2d as falloffs2d
+from tests.render import test_falloffs3d as falloffs3d
 from tests.train import test_photometric_loss as pixel_losses
 
 CAMERA = """
@@ -158,7 +159,7 @@ BAD |= {
     ),
 }
 
-FOUND = [*falloffs.BAD.items(), *falloffs2d.BAD.items(), *BAD.items()]
+FOUND = [*falloffs.BAD.items(), *falloffs2d.BAD.items(), *falloffs3d.BAD.items(), *BAD.items()]
 
 
 @pytest.mark.parametrize("value", ["exp(-sqrt(sigma))", "exp(-sqrt(max(sigma, 1e-12)))"])
@@ -290,8 +291,8 @@ def test_a_name_that_is_taken(name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("Nonsense", "Nonsense has no type that implements IFalloff, IFalloff2D, ICameraModel, IColor, IPixelLoss"),
-        ("public float one() { return 1.0; }", "has no type that implements IFalloff, IFalloff2D, ICameraModel"),
+        ("Nonsense", "Nonsense has no type that implements IFalloff, IFalloff2D, IFalloff3D, ISplatColor, ICamera"),
+        ("public float one() { return 1.0; }", "has no type that implements IFalloff, IFalloff2D, IFalloff3D, ISplatColor"),
     ],
 )
 def test_nothing_to_check(kind: str, message: str) -> None:

@@ -91,7 +91,7 @@ def test_hits() -> None:
         "direction": direction / np.linalg.norm(direction, axis=1, keepdims=True),
     }
 
-    def f(color: torch.Tensor, shape: torch.Tensor, ray: dict[str, torch.Tensor]) -> torch.Tensor:
+    def f(color: torch.Tensor, shape: torch.Tensor, extras: torch.Tensor, ray: dict[str, torch.Tensor]) -> torch.Tensor:
         white = shape[:, :9].unflatten(1, (3, 3))
         along = (white @ ray["direction"][..., None])[..., 0]
         centre = (white @ (shape[:, 9:12] - ray["origin"])[..., None])[..., 0]
@@ -99,8 +99,10 @@ def test_hits() -> None:
         side = (color[:, 2:5] * ray["direction"]).sum(-1).sign()[:, None]
         return torch.cat([color[:, :2], color[:, 2:5] * -side, distance[:, None]], 1)
 
-    arguments = [float32(colors), float32(shapes), {name: float32(part) for name, part in ray.items()}]
-    assert (f(*(torch.tensor(a) for a in (colors, shapes)), {n: torch.tensor(p) for n, p in ray.items()})[:, 5] == 0).any()
+    extras = np.zeros((COUNT, 4))
+    arguments = [float32(colors), float32(shapes), extras, {name: float32(part) for name, part in ray.items()}]
+    twins = [torch.tensor(a) for a in (colors, shapes, extras)]
+    assert (f(*twins, {n: torch.tensor(p) for n, p in ray.items()})[:, 5] == 0).any()
     assert_like(ray_gaussian.channelsOf[6, 15, "RayHits"], f, arguments, atol=1e-4)
 
 

@@ -23,7 +23,7 @@ CONFIG = TrainConfig(steps=20, sh_degree=0, init="random", init_num_pts=80, accu
 
 
 def test_a_contribution_is_what_a_picture_shows_of_one_gaussian(dataset: Dataset) -> None:
-    """A picture with one white Gaussian among black ones, for each in turn, without gradients."""
+    """A picture with a signal of one Gaussian, for each in turn, without gradients."""
     gaussians = Trainer(dataset, replace(CONFIG, init_num_pts=10)).gaussians()
     gaussians.logit_opacities += torch.linspace(-2, 5, 10)
     gaussians.log_scales += 1
@@ -31,9 +31,9 @@ def test_a_contribution_is_what_a_picture_shows_of_one_gaussian(dataset: Dataset
     expected = np.zeros(10)
     for view in dataset.train:
         for i in range(10):
-            colors = torch.eye(10)[i][:, None].repeat(1, 3)
-            image, *_ = rasterized(gaussians, dataset.views[view].camera, colors=colors, near=dataset.near)
-            expected[i] = max(expected[i], float(image[..., 0].double().sum()))
+            one = torch.eye(10)[i][:, None]
+            _, _, meta = rasterized(gaussians, dataset.views[view].camera, extra_signals=one, near=dataset.near)
+            expected[i] = max(expected[i], float(meta["render_extra_signals"].double().sum()))
     assert expected.max() > 20 > 1 > expected.min()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
