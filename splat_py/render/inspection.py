@@ -81,6 +81,11 @@ def _swatch(color: Floats) -> str:
     return f'<span style="display:inline-block;width:2em;height:1em;background:rgb({r},{g},{b})"></span>'
 
 
+def require_pixel(camera: Camera, x: int, y: int) -> None:
+    if not (0 <= x < camera.width and 0 <= y < camera.height):
+        raise SplatError(f"x, y is {x}, {y}; it must be a pixel of the camera's picture, {camera.width}×{camera.height}")
+
+
 def inspect(
     gaussians: Gaussians,
     camera: Camera,
@@ -105,8 +110,7 @@ def inspect(
     Raises:
         SplatError: the pixel is outside of the picture.
     """
-    if not (0 <= x < camera.width and 0 <= y < camera.height):
-        raise SplatError(f"x, y is {x}, {y}; it must be a pixel of the camera's picture, {camera.width}×{camera.height}")
+    require_pixel(camera, x, y)
     ones = torch.ones(len(gaussians), 1, device=gaussians.means.device, requires_grad=True)
     with torch.enable_grad():
         _, _, meta = rasterized(gaussians, camera, extra_signals=ones, **how)  # type: ignore[arg-type]
