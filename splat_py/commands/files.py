@@ -311,9 +311,8 @@ class Edit(OnDevice):
             labels, rows = objects(gaussians, self.reach), np.zeros(len(gaussians), bool)
             for photograph, x, y in self.keep_object or self.remove_object:
                 view = _view(dataset, photograph)
-                camera = view.stored_camera
-                column, row = x * camera.width // view.lens.width, y * camera.height // view.lens.height
-                rows |= pick(gaussians, labels, camera, column, row, **how)
+                # Pixels are those of the stored photograph.
+                rows |= pick(gaussians, labels, view.stored_camera.resized(view.lens.width, view.lens.height), x, y, **how)
         what = f"the object{'s' * (len(self.keep_object + self.remove_object) > 1)}: {rows.sum():,} Gaussians"
         if self.masks is not None:
             shown = track(dataset.views, "masks")

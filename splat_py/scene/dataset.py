@@ -106,7 +106,7 @@ def load_dataset(
     memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT,
     background: ArrayLike | None = None,
     undistort: bool = True,
-    cut_out: Path | None = None,
+    cut_out: str | os.PathLike[str] | None = None,
 ) -> Dataset:
     """Load a folder of posed photographs, undistorted to pinhole cameras or with their lens distortion.
 
@@ -150,7 +150,7 @@ def load_dataset(
     pairs = ((view, split) for split, capture in enumerate(captures) for view in capture.views)
     found = sorted(pairs, key=lambda pair: pair[0].name)
     if cut_out is not None:
-        masks = [mask_in(cut_out, inner_name(root, view.path)) for view, _ in found]
+        masks = [mask_in(Path(cut_out), inner_name(root, view.path)) for view, _ in found]
         if found and not any(masks):
             raise SplatError(f"{cut_out} holds no mask with the name of a photograph in {root}; name another folder of masks")
         found = [
