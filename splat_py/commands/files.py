@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from splat_py.base.errors import SplatError
-from splat_py.commands.terminal import console, explicit_options, print_error, print_losses, track
+from splat_py.commands.terminal import OnDevice, console, explicit_options, print_error, print_losses, track
 from splat_py.scene.sources import ENDINGS, is_scene_file, require_capture, require_ending, require_scene, require_scene_file
 
 if TYPE_CHECKING:
-    from splat_py.scene.camera import Camera
+    from splat_py.scene.dataset import Dataset
     from splat_py.scene.environment import Environment
     from splat_py.scene.gaussians import Gaussians
+    from splat_py.scene.images import View
 
 Three = tuple[float, float, float]
 Six = tuple[float, float, float, float, float, float]
 # Two points and their distance (`splat_py.scene.similarity.scale_of`).
 Reference = tuple[float, float, float, float, float, float, float]
+# A photograph, and a pixel's column and row in it.
+Place = tuple[str, int, int]
 # The run of `splat demo`.
 _DEMO = Path("runs/demo/run")
 
@@ -165,16 +168,18 @@ def _gaussians(scene: Path, out: Path) -> "tuple[Gaussians, Environment | None, 
 
 
 @dataclass
-class Edit:
-    """Crop, clean, move and merge scenes. All files, or folders of runs, except the last are read and merged; the last is
-    written. Endings select formats: .ply .compressed.ply .spz .sog .splat .ksplat .glb (for a .sog folder name its meta.json).
+class Edit(OnDevice):
+    """Crop, clean, move and merge scenes, and cut objects out. All files, or folders of runs, except the last are read and
+    merged; the last is written. Endings select formats: .ply .compressed.ply .spz .sog .splat .ksplat .glb (for a .sog folder
+    name its meta.json).
 
-    The order of the steps is fixed: merge; remove faulty Gaussians; crop, in the coordinates of the input files; keep the
-    subject; remove floaters; keep harmonics; scale, then rotate about the origin, then translate.
+    The order of the steps is fixed: merge; remove faulty Gaussians; crop, in the coordinates of the input files; keep or
+    remove objects; keep the subject; remove floaters; keep harmonics; scale, then rotate about the origin, then translate.
 
     Examples:
       splat edit room.ply table.spz both.sog --crop -1 -1 -1 1 1 1 --remove-floaters
       splat edit runs/fox/scene.ply fox.ply --keep-subject --remove-floaters --data runs/fox
+      splat edit runs/fox fox.ply --keep-object 0001.jpg 540 600 --masks masks --data runs/fox
     """
 
     # Scenes to read, then the one to write.
@@ -185,12 +190,23 @@ class Edit:
     crop: Six | None = None
     # Keep Gaussians in a sphere: x y z of its centre, then its radius.
     crop_sphere: tuple[float, float, float, float] | None = None
+    # Keep the object that a pixel shows: a photograph of --data, and the pixel's column and row in it; repeat the three for
+    # several. An object stands out of the plane (floor, table, wall) that most of the scene lies on, and touches no other.
+    keep_object: Annotated[tuple[Place, ...], arg(metavar="PHOTO X Y [PHOTO X Y ...]")] = ()
+    # Remove objects instead, named likewise.
+    remove_object: Annotated[tuple[Place, ...], arg(metavar="PHOTO X Y [PHOTO X Y ...]")] = ()
+    # How far apart parts of an object may be, in spacings of Gaussians. More joins missing parts, less separates objects.
+    reach: float = 1.5
+    # Also write masks of the photographs of --data into this new folder: of kept objects, for `splat train --cut-out`; or of
+    # all but removed ones, for the folder masks of a capture.
+    masks: Path | None = None
     # Keep what the cameras of --data look at: the sphere around the point that they look at which fits into their pictures.
     keep_subject: bool = False
     # Remove faint, huge and isolated Gaussians, by the three thresholds below. With --data, also remove what only one camera
     # or none sees, and what floats in front of one.
     remove_floaters: bool = False
-    # A run's folder or a capture, with the cameras for --keep-subject and --remove-floaters.
+    # A run's folder or a capture, with the photographs and cameras for --keep-object, --remove-object, --keep-subject and
+    # --remove-floaters.
     data: Path | None = None
     # Faint: opacity below this; 0 removes none.
     faint: float = 0.005
@@ -221,10 +237,16 @@ class Edit:
             raise SplatError("--faint, --huge and --isolated are thresholds of --remove-floaters; add it")
         if self.scale_reference is not None and "scale" in explicit_options():
             raise SplatError("--scale and --scale-reference both set the scale; leave one out")
-        if self.keep_subject and self.data is None:
-            raise SplatError("--keep-subject needs cameras; name the run's folder or the capture with --data")
-        if self.data is not None and not (self.keep_subject or self.remove_floaters):
-            raise SplatError("--data has the cameras for --keep-subject and --remove-floaters; add one of these")
+        places = self.keep_object + self.remove_object
+        if (self.keep_subject or places) and self.data is None:
+            needs = "--keep-subject" if self.keep_subject else "--keep-object" if self.keep_object else "--remove-object"
+            raise SplatError(f"{needs} needs cameras; name the run's folder or the capture with --data")
+        if self.keep_object and self.remove_object:
+            raise SplatError("--keep-object keeps nothing else, so --remove-object has nothing to remove; leave one out")
+        if not places and (self.masks or "reach" in explicit_options()):
+            raise SplatError("--masks and --reach are for objects; name one with --keep-object or --remove-object")
+        if self.data is not None and not (self.keep_subject or self.remove_floaters or places):
+            raise SplatError("--data has cameras for --keep-object, --keep-subject and --remove-floaters; add one of these")
         for path in inputs:
             require_scene_file(path)
         from splat_py.scene.editing import merge
@@ -256,7 +278,10 @@ class Edit:
             gaussians = editing.crop(gaussians, self.crop[:3], self.crop[3:])
         if self.crop_sphere is not None:
             gaussians = editing.crop_sphere(gaussians, self.crop_sphere[:3], self.crop_sphere[3])
-        cameras = [] if self.data is None else _cameras(self.data)
+        dataset = None if self.data is None else _capture(self.data)
+        cameras = [] if dataset is None else dataset.train_cameras
+        if dataset is not None and (self.keep_object or self.remove_object):
+            gaussians = self._cut_out(gaussians, dataset)
         if self.keep_subject:
             center, radius = subject_sphere(cameras)
             gaussians = editing.crop_sphere(gaussians, center, radius)
@@ -272,15 +297,49 @@ class Edit:
             gaussians = editing.transform(gaussians, similarity)
         return gaussians
 
+    def _cut_out(self, gaussians: "Gaussians", dataset: "Dataset") -> "Gaussians":
+        import numpy as np
 
-def _cameras(data: Path) -> "list[Camera]":
-    """The training cameras of a run's folder, or of a capture."""
+        from splat_py.gpu.device import get_device
+        from splat_py.render.selection import objects, pick, write_masks
+        from splat_py.scene import editing
+
+        device = get_device(self.device)
+        how: dict[str, Any] = {"antialiased": gaussians.antialiased, "near": dataset.near, "device": device}
+        removed = bool(self.remove_object)
+        with console.status("finding objects"):
+            labels, rows = objects(gaussians, self.reach), np.zeros(len(gaussians), bool)
+            for photograph, x, y in self.keep_object or self.remove_object:
+                view = _view(dataset, photograph)
+                # Pixels are those of the stored photograph.
+                rows |= pick(gaussians, labels, view.stored_camera.resized(view.lens.width, view.lens.height), x, y, **how)
+        what = f"the object{'s' * (len(self.keep_object + self.remove_object) > 1)}: {rows.sum():,} Gaussians"
+        if self.masks is not None:
+            shown = track(dataset.views, "masks")
+            count = write_masks(self.masks, dataset.root, shown, gaussians, rows, outside=removed, **how)
+            what += f"; masks of {count} of {len(dataset)} photographs are in {self.masks}"
+        console.print(what)
+        return editing.select(gaussians, rows != removed)
+
+
+def _capture(data: Path) -> "Dataset":
+    """The capture of a run's folder, or a capture itself."""
     from splat_py.train.run import capture_of
 
     dataset = capture_of(data, None if (data / "run.json").exists() else data)
     if dataset is None:
         raise SplatError(f"the capture of {data} is missing or damaged; name the capture itself with --data")
-    return dataset.train_cameras
+    return dataset
+
+
+def _view(dataset: "Dataset", photograph: str) -> "View":
+    """The view of a photograph, named by its path in the capture or its file's name."""
+    found = [view for view in dataset.views if photograph in (view.name, view.path.name)]
+    if len(found) != 1:
+        raise SplatError(
+            f"{photograph} names {len(found)} photographs of {dataset.root}; name one, such as {dataset.views[0].name}"
+        )
+    return found[0]
 
 
 @dataclass

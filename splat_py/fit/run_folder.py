@@ -166,8 +166,9 @@ class RunRecord(Generic[Config]):
         """Write to a file, atomically, with `extra` entries of a command."""
         from splat_py.base.files import write_json
 
-        # An absolute path of the capture: commands may run from anywhere.
-        data = {**asdict(self.data), "data": str(self.data.data.resolve())}
+        # Absolute paths: commands may run from anywhere.
+        cut_out = self.data.cut_out and str(self.data.cut_out.resolve())
+        data = {**asdict(self.data), "data": str(self.data.data.resolve()), "cut_out": cut_out}
         config = asdict(self.config)  # type: ignore[call-overload]
         write_json(path, {"data": data, "config": config, "dataset": self.dataset, "files": self.files, **extra})
 
@@ -204,13 +205,14 @@ class RunRecord(Generic[Config]):
         """Return the record of this run when it is resumed; SplatError if an option contradicts the run's. The field `length`
         of the configuration may be extended, and the folder in `asked` is where the capture is now, unless it is omitted."""
         folder = self.data.data if asked.data.data == OMITTED else asked.data.data
-        refuse_contradictions(out, self.data, asked.data, DataOptions(folder), given, free=("data", "max_memory"))
+        refuse_contradictions(out, self.data, asked.data, DataOptions(folder), given, free=("data", "cut_out", "max_memory"))
         refuse_contradictions(out, self.config, asked.config, defaults, given, free=(length,))
         lengths = (getattr(config, length) for config in (self.config, asked.config, defaults))
         config: Config = replace(self.config, **{length: extended(out, length, given, *lengths)})  # type: ignore[type-var]
         if self.dataset is None and folder.resolve() != self.data.data:
             raise contradiction(out, "data", self.data.data, folder, "name the capture that it was begun with")
-        data = replace(self.data, data=folder.resolve(), max_memory=asked.data.max_memory)
+        cut_out = asked.data.cut_out or self.data.cut_out
+        data = replace(self.data, data=folder.resolve(), cut_out=cut_out, max_memory=asked.data.max_memory)
         return replace(self, data=data, config=config)
 
     def load_dataset(self, out: Path, memory_limit_bytes: int | None = None) -> "tuple[RunRecord[Config], Dataset]":

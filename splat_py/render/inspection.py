@@ -82,6 +82,11 @@ def _swatch(color: Floats) -> str:
     return f'<span style="display:inline-block;width:2em;height:1em;background:rgb({r},{g},{b})"></span>'
 
 
+def require_pixel(camera: Camera, x: int, y: int) -> None:
+    if not (0 <= x < camera.width and 0 <= y < camera.height):
+        raise SplatError(f"x, y is {x}, {y}; it must be a pixel of the camera's picture, {camera.width}×{camera.height}")
+
+
 def inspect(
     gaussians: Gaussians,
     camera: Camera,
@@ -106,8 +111,7 @@ def inspect(
     Raises:
         SplatError: the pixel is outside of the picture, or colours vary within the scene's splats (`ISplatColor`).
     """
-    if not (0 <= x < camera.width and 0 <= y < camera.height):
-        raise SplatError(f"x, y is {x}, {y}; it must be a pixel of the camera's picture, {camera.width}×{camera.height}")
+    require_pixel(camera, x, y)
     if types_of(getattr(gaussians.splat, "text", ""), "ISplatColor"):
         raise SplatError("the scene's splats have colours that vary within them; inspect lists splats of one colour")
     ones = torch.ones(len(gaussians), 1, device=gaussians.means.device, requires_grad=True)

@@ -30,6 +30,9 @@ class DataOptions:
     test_split: Split = "middle"
     # Undistort each photograph to a pinhole camera instead of rendering through its lens; `splat fit-volume` always does.
     undistort: bool = False
+    # A folder of masks of an object, as `splat view` and `splat edit --masks` write: train it alone, as if the photographs were
+    # transparent where they are black. Photographs without a mask are left out. Add --random-background.
+    cut_out: Path | None = None
     # Memory limit of the run, such as 8GB; by default three quarters of the free memory. `splat train` predicts its memory and
     # stops before it starts if that is more; it streams photographs from disk if they do not fit as well.
     max_memory: str | None = None
@@ -58,6 +61,7 @@ class DataOptions:
             test_split=self.test_split,
             memory_limit_bytes=memory_limit_bytes,
             undistort=self.undistort,
+            cut_out=self.cut_out,
         )
 
 

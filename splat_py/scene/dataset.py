@@ -19,9 +19,9 @@ from splat_py.base.errors import SplatError
 from splat_py.base.fields import LARGEST, require_number, shown
 from splat_py.base.files import refusing, regular
 from splat_py.base.html import table
-from splat_py.scene.camera import MOST_DISTANCE, Camera, Distortion, camera_extent, find_focus
+from splat_py.scene.camera import MOST_DISTANCE, Camera, camera_extent, find_focus
 from splat_py.scene.colmap import read_colmap, read_observations
-from splat_py.scene.images import Capture, ImageStore, Points, View, late_progress, undistorted
+from splat_py.scene.images import Capture, ImageStore, Points, View, inner_name, late_progress, mask_in, undistorted
 from splat_py.scene.pictures import Pixels, UInt8Array, read_picture, thumbnail
 from splat_py.scene.sources import Format, Split, find_model, require_capture
 from splat_py.scene.transforms import read_transforms
@@ -106,6 +106,7 @@ def load_dataset(
     memory_limit_bytes: int = DEFAULT_MEMORY_LIMIT,
     background: ArrayLike | None = None,
     undistort: bool = True,
+    cut_out: str | os.PathLike[str] | None = None,
 ) -> Dataset:
     """Load a folder of posed photographs, undistorted to pinhole cameras or with their lens distortion.
 
@@ -121,6 +122,9 @@ def load_dataset(
         background: rgb from 0 to 1; None means white if any photograph has an alpha channel, otherwise black.
         undistort: resample each photograph to a pinhole camera; pixels outside the original photograph do not
             count. Otherwise photographs stay unchanged, and cameras have the `distortion` of their lenses.
+        cut_out: a folder of masks of an object in place of the capture's masks, under the photographs' paths in images/ (or in
+            `path`) + .png, or with another ending. Photographs become transparent where their mask is black, dark grey pixels
+            do not count (something hides the object there), and photographs without a mask are left out.
 
     Raises:
         SplatError: an argument, a file or the folder is unusable; the message says which and why.
@@ -145,6 +149,18 @@ def load_dataset(
     first = f" (the first is {min(missing)[:300]})" if missing else ""
     pairs = ((view, split) for split, capture in enumerate(captures) for view in capture.views)
     found = sorted(pairs, key=lambda pair: pair[0].name)
+    if cut_out is not None:
+        masks = [mask_in(Path(cut_out), inner_name(root, view.path)) for view, _ in found]
+        if found and not any(masks):
+            raise SplatError(f"{cut_out} holds no mask with the name of a photograph in {root}; name another folder of masks")
+        found = [
+            (replace(view, mask_path=mask, cut_out=True, has_alpha=True), split)
+            for (view, split), mask in zip(found, masks, strict=True)
+            if mask is not None
+        ]
+        if len(found) < len(masks):
+            alone = f"{len(masks) - len(found)} of {len(masks)} photographs have no mask in {cut_out} and are left out"
+            warnings.warn(alone, stacklevel=2)
     if not found:
         if not missing:
             raise SplatError(f"{root} describes no posed photograph; compute or export the poses again")
@@ -156,9 +172,7 @@ def load_dataset(
 
     views = []
     for view, _ in found:
-        camera, lens = view.camera, view.lens
-        if not (undistort or lens.is_pinhole):
-            camera = replace(camera, distortion=Distortion(lens.distortion, lens.fisheye))
+        camera = view.camera if undistort else view.stored_camera
         if min(camera.width, camera.height) < downscale:
             size = f"{camera.width}×{camera.height}"
             raise SplatError(f"{view.path} has only {size} pixels; downscale must not exceed the smaller side")

@@ -18,8 +18,8 @@ from rich.progress import Progress
 
 from splat_py.base.errors import SplatError
 from splat_py.base.files import is_file
-from splat_py.scene.camera import Camera
-from splat_py.scene.pictures import Pixels, UInt8Array, decode_mask, read_header, read_picture
+from splat_py.scene.camera import Camera, Distortion
+from splat_py.scene.pictures import Pixels, UInt8Array, read_header, read_mask, read_picture
 
 _T = TypeVar("_T")
 
@@ -67,11 +67,19 @@ class View:
     # A picture or .npy file of depths with the stored photograph's aspect ratio, and the world units of a depth of 1.
     depth_path: Path | None = None
     depth_unit: float = 1.0
+    cut_out: bool = False  # black pixels of the mask make the photograph transparent; only dark grey ones are ignored
 
     @property
     def name(self) -> str:
         """The photograph's path inside the dataset; views are sorted by it."""
         return self.camera.name
+
+    @property
+    def stored_camera(self) -> Camera:
+        """The camera of the stored photograph, with its lens's distortion, at the size of `camera`."""
+        if self.lens.is_pinhole or self.camera.model is not None:
+            return self.camera
+        return replace(self.camera, distortion=Distortion(self.lens.distortion, self.lens.fisheye))
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +186,11 @@ def load_view(view: View, background: NDArray[np.float32]) -> UInt8Array:
         raise SplatError(f"{view.path} changed its size while the dataset was in use; load the dataset again")
     ignored: Pixels = np.zeros((height, width), np.uint8)
     if view.mask_path is not None:
-        ignored[~decode_mask(view.mask_path, width, height)] = 255
+        mask = read_mask(view.mask_path, width, height)
+        ignored[mask <= mask.max() // 2] = 255
+        if view.cut_out:
+            ignored[mask == 0] = 0
+            rgb[mask == 0] = np.rint(255 * background)
 
     if view.camera.distortion is not None:
         ignored[_out_of_reach(view.lens)] = 255
@@ -205,8 +217,16 @@ def averaged(rgb: Pixels, ignored: Pixels, camera: Camera) -> UInt8Array:
 
 def find_mask(root: Path, path: Path) -> Path | None:
     """The mask in `root`/masks of a photograph in `root`/images: it has the same stem, or (COLMAP) the name + .png."""
-    images = root / "images"
-    return mask_in(root / "masks", path.relative_to(images)) if path.is_relative_to(images) else None
+    return mask_in(root / "masks", inner_name(root, path)) if path.is_relative_to(root / "images") else None
+
+
+def inner_name(root: Path, path: Path) -> Path:
+    """The relative path of a photograph's mask in a folder of masks, without its ending: that of the photograph inside of
+    `root`/images, or of `root`. SplatError if the photograph is elsewhere."""
+    for folder in (root / "images", root):
+        if path.is_relative_to(folder) and ".." not in (name := path.relative_to(folder)).parts:
+            return name
+    raise SplatError(f"{path} lies outside of the capture {root}, so its mask has no name; name the capture that holds it")
 
 
 def mask_in(folder: Path, name: Path) -> Path | None:

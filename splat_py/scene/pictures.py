@@ -86,6 +86,12 @@ def _png_is_cut_off(data: bytes) -> bool:
 
 def decode_mask(path: Path, width: int, height: int) -> NDArray[np.bool_]:
     """Read a mask [height, width], true where the photograph counts; white may be 255 or 1, or blurred by JPEG."""
+    mask = read_mask(path, width, height)
+    return np.asarray(mask > mask.max() // 2)
+
+
+def read_mask(path: Path, width: int, height: int) -> Pixels:
+    """Read a mask's grey values [height, width]."""
     mask = read_picture(path, cv2.IMREAD_GRAYSCALE)
     # OpenCV keeps the colours of a PFM.
     mask = mask.max(axis=2) if mask.ndim == 3 else mask
@@ -96,7 +102,7 @@ def decode_mask(path: Path, width: int, height: int) -> NDArray[np.bool_]:
                 "make them the same shape"
             )
         mask = cv2.resize(mask, (width, height), interpolation=cv2.INTER_NEAREST)
-    return np.asarray(mask > mask.max() // 2)
+    return mask
 
 
 def read_header(path: Path) -> tuple[int, int, bool]:

@@ -16,11 +16,15 @@ from numpy.typing import NDArray
 
 from splat_py.base.errors import DeviceLostError, SplatError
 from splat_py.render.inspection import inspect
+from splat_py.render.selection import Rows, shares, write_masks
 from splat_py.scene.camera import Camera
+from splat_py.scene.editing import select
+from splat_py.scene.gaussians import Gaussians
+from splat_py.scene.images import View
 from splat_py.scene.pictures import to_bytes, write_video
 from splat_py.scene.sources import MODES
 from splat_py.train.evaluation import compare
-from splat_py.viewer.opening import NEARER, CropBox, Frustums, PathPanel, ViewedScene, look_of
+from splat_py.viewer.opening import NEARER, CropBox, Frustums, ObjectPanel, PathPanel, ViewedScene, look_of
 from splat_py.viewer.page_server import (
     LOOPBACK,
     PORT,
@@ -43,6 +47,8 @@ _NOTE_SECONDS = 10.0
 _SLOW = 0.5
 # A click counts for the view in which it was made; the camera may move by this share of the scene's scale until it is answered.
 _MOVED = 0.05
+# The colour of selected objects, and its share in what they show.
+_TINT, _TINTED = np.array([1.0, 0.35, 0.1], np.float32), 0.5
 # The panel of a pixel's table, over the lower left of a page; its size in CSS pixels.
 _TABLE, _TABLE_SIZE = '<div style="padding:0 1em;font:13px monospace;white-space:pre">{}</div>', {"width": 790, "height": 330}
 # Share of the time for drawing during training; together with the page server at most a tenth.
@@ -60,7 +66,7 @@ class Viewer:
 
     Args:
         scene: the scene to draw; call `frames.change` after another one is set.
-        may_film: raises SplatError while rendering a video is not allowed.
+        may_take_long: raises SplatError while work of many seconds is not allowed.
         reading: share of the time that a thread may spend on reading photographs.
     """
 
@@ -68,12 +74,12 @@ class Viewer:
         self,
         server: "viser.ViserServer",
         scene: ViewedScene,
-        may_film: Callable[[], None] = lambda: None,
+        may_take_long: Callable[[], None] = lambda: None,
         reading: float = 0.5,
     ) -> None:
         self.server, self.scene, self.requests = server, scene, Requests()
         self.frames = Frames(self.requests, self._draw)
-        self._may_film = may_film
+        self._may_take_long = may_take_long
         self._rendering, self._full_seconds = server.gui.add_markdown("rendering…", visible=False), math.inf
         self._place_pages()
         self._mode = server.gui.add_dropdown("Show", MODES, initial_value=MODES[0], visible=scene.gaussians is not None)
@@ -81,8 +87,12 @@ class Viewer:
         self.cameras = None if scene.dataset is None else Frustums(server, scene, scene.dataset, reading)
         self._unscored = [] if scene.scores or scene.dataset is None else list(scene.dataset.test)
         self._crop = CropBox(server, scene, lambda: self._change(moving=True))
+        self._objects = ObjectPanel(server, scene)
         self._path = PathPanel(server, scene)
         self._crop.export.on_click(lambda event: self._post("export", event, self._export))
+        self._objects.keep.on_click(lambda event: self._post("export", event, lambda progress: self._cut_out(True)))
+        self._objects.remove.on_click(lambda event: self._post("export", event, lambda progress: self._cut_out(False)))
+        self._objects.masks.on_click(lambda event: self._post("masks", event, self._write_masks))
         self._path.save.on_click(lambda event: self._post("save", event, self._save))
         self._path.film.on_click(lambda event: self._post("film", event, self._film))
         # The table of each page that shows one.
@@ -157,6 +167,8 @@ class Viewer:
     def _click(self, event: "viser.SceneClickEvent") -> None:
         if event.client_id in self._tables:
             self._hide_table(event)
+        elif self._objects.on.value:
+            self.requests.post(f"select {event.client_id}", lambda: self._select(event))
         else:
             self.requests.post(f"inspect {event.client_id}", lambda: self._inspect(event))
 
@@ -208,17 +220,40 @@ class Viewer:
     def _picture(self, camera: Camera) -> NDArray[np.uint8]:
         assert self.scene.gaussians is not None
         mode = self._mode.value if self._mode.value in MODES else MODES[0]
-        return to_bytes(self.scene.look.draw(self._crop.inside(self.scene.gaussians), camera, mode))
+        inside, look = self._crop.inside(self.scene.gaussians), self.scene.look
+        picture, rows = look.draw(inside, camera, mode), self._objects.selected(inside)
+        if rows is not None:
+            picture += _TINTED * shares(inside, rows, camera, **look.how)[..., None] * (_TINT - picture)
+        return to_bytes(picture)
 
-    def _inspect(self, event: "viser.SceneClickEvent") -> None:
-        """Show the splats of a clicked pixel, unless the click was on a camera and has moved the page there."""
-        client, gaussians, look = self.server.get_clients().get(event.client_id), self.scene.gaussians, self.scene.look
+    def _clicked(self, event: "viser.SceneClickEvent") -> tuple[Any, Gaussians, Camera, tuple[int, int]] | None:
+        """The page, the scene that it shows, its camera and the clicked pixel; None if the click was on a camera and has moved
+        the page there."""
+        client, gaussians = self.server.get_clients().get(event.client_id), self.scene.gaussians
         camera = None if client is None else camera_of(client.camera)
         pixel = None if camera is None else pixel_of(event, camera, _MOVED * self.scene.scale)
         if client is None or gaussians is None or camera is None or pixel is None:
+            return None
+        return client, self._crop.inside(gaussians), camera, pixel
+
+    def _select(self, event: "viser.SceneClickEvent") -> None:
+        clicked = self._clicked(event)
+        if clicked is None:
             return
+        client, gaussians, camera, pixel = clicked
+        with _telling(lambda fault: self._note(client, "Nothing is selected", fault)):
+            self._may_take_long()
+            self._objects.toggle(gaussians, camera, *pixel, **self.scene.look.how)
+            self.frames.change(moving=False)
+
+    def _inspect(self, event: "viser.SceneClickEvent") -> None:
+        """Show the splats of a clicked pixel."""
+        clicked, look = self._clicked(event), self.scene.look
+        if clicked is None:
+            return
+        client, gaussians, camera, pixel = clicked
         with _telling(lambda fault: self._note(client, "Cannot inspect this", fault)):
-            found = inspect(self._crop.inside(gaussians), camera, *pixel, look.background, **look.how)
+            found = inspect(gaussians, camera, *pixel, look.background, **look.how)
             self._hide_table(event)
             self._tables[event.client_id] = panel = client.gui.add_panel()
             with panel.add_tab("Pixel"):
@@ -231,9 +266,43 @@ class Viewer:
         inside = self._crop.inside(self.scene.gaussians)
         if not len(inside):
             raise SplatError("no Gaussian is in the box; make it larger or move it")
-        path = free_path(self.scene.folder, "crop.ply")
-        inside.save_ply(path)
-        return f"{len(inside):,} of {len(self.scene.gaussians):,} Gaussians are in {path}"
+        return self._saved(inside, "crop.ply")
+
+    def _saved(self, gaussians: Gaussians, name: str) -> str:
+        assert self.scene.gaussians is not None
+        path = free_path(self.scene.folder, name)
+        gaussians.save_ply(path)
+        return f"{len(gaussians):,} of {len(self.scene.gaussians):,} Gaussians are in {path}"
+
+    def _selected(self) -> tuple[Gaussians, Rows]:
+        """The scene that is shown, and its selected Gaussians."""
+        inside = None if self.scene.gaussians is None else self._crop.inside(self.scene.gaussians)
+        rows = None if inside is None else self._objects.selected(inside)
+        if inside is None or rows is None:
+            raise SplatError("no object is selected; tick “Select with clicks” and click on one")
+        return inside, rows
+
+    def _cut_out(self, keep: bool) -> str:
+        gaussians, rows = self._selected()
+        return self._saved(select(gaussians, rows == keep), "object.ply" if keep else "rest.ply")
+
+    def _write_masks(self, progress: Callable[[str], None]) -> str:
+        dataset = self.scene.dataset
+        if dataset is None:
+            raise SplatError("there are no photographs; open the scene with --data")
+        gaussians, rows = self._selected()
+        self._may_take_long()
+
+        def views() -> Iterator[View]:
+            for i, view in enumerate(dataset.views):
+                progress(f"photograph {i + 1} of {len(dataset)}")
+                yield view
+                # Between masks, serve pages that move.
+                self.draw()
+
+        path = free_path(self.scene.folder, "masks")
+        count = write_masks(path, dataset.root, views(), gaussians, rows, **self.scene.look.how)
+        return f"masks of {count} of {len(dataset)} photographs are in {path}; `splat train --cut-out` reads them"
 
     def _save(self, progress: Callable[[str], None]) -> str:
         path = free_path(self.scene.folder, "path.json")
@@ -243,7 +312,7 @@ class Viewer:
     def _film(self, progress: Callable[[str], None]) -> str:
         if self.scene.gaussians is None:
             raise SplatError("there is no scene to film")
-        self._may_film()
+        self._may_take_long()
         keyframes = self._path.path()
         cameras = keyframes.cameras(keyframes.frames)
 
@@ -363,7 +432,7 @@ class TrainingViewer:
         look.draw(scene.gaussians, first.scaled(min(1.0, 64 / max(first.width, first.height))))
         # On a software device wall time includes other programs, so count processor time.
         self._share = TimeBudget(DRAWING, time.process_time if trainer.device.software else time.monotonic)
-        self._viewer = Viewer(self._server, scene, self._may_film, 0.02)
+        self._viewer = Viewer(self._server, scene, self._may_take_long, 0.02)
 
     def on_step(self, report: "StepReport") -> None:
         self._report = report
@@ -462,9 +531,9 @@ class TrainingViewer:
         if self._paused:
             self._toggle()
 
-    def _may_film(self) -> None:
+    def _may_take_long(self) -> None:
         if not self._paused:
-            raise SplatError("pause the training first: a video would take too much of its time")
+            raise SplatError("pause the training first: this would take too much of its time")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from splat_py import Gaussians, RunFolder, load_dataset
 from splat_py.scene.formats.ply import write_gaussians
 from splat_py.scene.sources import ENDINGS
 from tests.commands.program import done, refusal, splat
+from tests.formats.scenes import ball_on_floor
 
 
 def test_eval_agrees_with_training(run: Path, capture: Path) -> None:
@@ -175,6 +176,35 @@ def test_the_subject_is_kept_and_what_one_camera_sees_goes(run: Path, capture: P
         away = np.linalg.norm(Gaussians.load(tmp_path / "subject.ply").positions - [0, 0, 0.3], axis=1)
         inside = np.linalg.norm(scene.positions - [0, 0, 0.3], axis=1) <= 4.1 * np.sin(np.pi / 8)
         assert len(away) == inside.sum() and not inside[:12].any()
+
+
+def test_an_object_is_cut_out_and_trained_alone(capture: Path, tmp_path: Path) -> None:
+    gaussians, ball = ball_on_floor()
+    gaussians.save_ply(tmp_path / "scene.ply")
+    where = ("--data", capture)
+    seen = ("--keep-object", "004.png", 16, 16)
+    printed = done("edit", "scene.ply", "ball.ply", *seen, "--masks", "masks", *where, cwd=tmp_path)
+    assert "masks of 9 of 9 photographs are in masks" in printed
+    done("edit", "scene.ply", "floor.ply", "--remove-object", "images/004.png", 16, 16, *where, cwd=tmp_path)
+    kept, rest = (Gaussians.load(tmp_path / name) for name in ("ball.ply", "floor.ply"))
+    assert len(kept) + len(rest) == len(gaussians) and abs(len(kept) - ball.sum()) < 0.1 * ball.sum()
+    assert (kept.means[:, 2] > 0.02).all() and rest.means[:, 2].max() < 0.06
+    for options, fault in (
+        ((*seen[:2], 32, 0), "x, y is 32, 0; it must be a pixel of the camera's picture, 32×32"),
+        ((*seen[:2], 16, 26), "shows the floor, table or wall"),
+        (("--keep-object", "x.png", 1, 1), "x.png names 0 photographs"),
+        ((*seen, "--masks", "masks"), "masks is not an empty folder"),
+    ):
+        assert fault in refusal("edit", "scene.ply", "no.ply", *options, *where, cwd=tmp_path)
+    assert not (tmp_path / "no.ply").exists()
+
+    train = ("train", capture, "--cut-out", "masks", "--random-background", "--out", "run", "--steps")
+    done(*train, 60, cwd=tmp_path)
+    assert json.loads((tmp_path / "run/run.json").read_text())["data"]["cut_out"] == str(tmp_path / "masks")
+    done(*train, 61, "--resume", cwd=tmp_path)
+    done("render", "run", "--mode", "alpha", "--views", "all", "--out", "views", cwd=tmp_path)
+    view, mask = (iio.imread(tmp_path / path) for path in ("views/004.png", "masks/004.png.png"))
+    assert view[mask == 255].mean() > view[mask == 0].mean() + 50
 
 
 def test_a_mesh_in_real_units(run: Path, tmp_path: Path) -> None:

@@ -27,6 +27,17 @@ def scene(count: int = 60, degree: int = 3, seed: int = 0) -> Gaussians:
     return Gaussians.of_arrays(random_gaussians(count, degree, seed))
 
 
+def ball_on_floor() -> tuple[Gaussians, np.ndarray]:
+    """A grey ball on a floor at z = 0, in the middle of what the demo's cameras see, and True [N] for the ball."""
+    floor = np.stack([*np.meshgrid(*[np.linspace(-1, 1, 50)] * 2), np.zeros((50, 50))], -1).reshape(-1, 3)
+    # Vogel's spiral.
+    z, turn = np.linspace(-1, 1, 600), np.pi * (3 - np.sqrt(5)) * np.arange(600)
+    ball = np.stack([np.sqrt(1 - z**2) * np.cos(turn), np.sqrt(1 - z**2) * np.sin(turn), z], -1)
+    points = np.concatenate([floor, 0.3 * ball + [0, 0, 0.3]])
+    gaussians = Gaussians.from_points(points, np.full(points.shape, 0.5), sh_degree=0, opacity=0.9)
+    return gaussians, np.arange(len(points)) >= len(floor)
+
+
 def seven() -> StoredGaussians:
     """The Gaussians of the files in data/, written by other programs: splat-transform 2.7.1, .splat by GaussForge 0.6.0."""
     return random_gaussians(7)

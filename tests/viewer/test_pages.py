@@ -15,9 +15,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from splat_py import Gaussians, inspect
 from splat_py.base.errors import SplatError
+from splat_py.render.selection import objects, pick, shares
 from splat_py.scene.camera_paths import KeyframePath
 from splat_py.scene.sources import MODES
 from splat_py.viewer.page_server import Frames, Requests, address_of, is_same_site, page_server
+from tests.formats.scenes import ball_on_floor
 from tests.viewer.conftest import FakePage, Shown, psnr
 
 
@@ -204,6 +206,36 @@ def test_what_is_in_the_box_is_shown_and_exported(shown: Shown, tmp_path: Path) 
     page.press("Export what is inside")
     shown.until(lambda: any("no Gaussian is in the box" in str(m) for m in page.messages))
     assert sorted(path.name for path in tmp_path.glob("*.ply")) == ["crop-2.ply", "crop.ply"]
+
+
+def test_clicked_objects_are_tinted_and_cut_out(shown: Shown, tmp_path: Path) -> None:
+    viewer, dataset = shown.viewer, shown.viewer.scene.dataset
+    gaussians, _ = ball_on_floor()
+    viewer.scene.gaussians = gaussians
+    page, camera = shown.drawn_page(4), shown.camera(4)
+    page.press("Export the selection")
+    shown.until(lambda: any("no object is selected" in str(m) for m in page.messages))
+    page.set("Select with clicks", True)
+    shown.until(lambda: viewer._objects.on.value)
+    page.click(camera, (0.5, 0.8))
+    shown.until(lambda: any("shows the floor, table or wall" in str(m) for m in page.messages))
+    page.click(camera, (0.5, 0.5))
+    shown.until(lambda: viewer._objects.selected(gaussians) is not None)
+    shown.rest()
+    rows = pick(gaussians, objects(gaussians), camera, 48, 48, **viewer.scene.look.how)
+    np.testing.assert_array_equal(viewer._objects.selected(gaussians), rows)
+    plain, tinted = (picture.astype(float) for picture in (shown.expected(4), page.frames[-1]))
+    ball = shares(gaussians, rows, camera) > 0.9
+    assert (tinted - plain)[ball][:, 0].mean() > 30 and np.abs(tinted - plain)[shares(gaussians, rows, camera) == 0].mean() < 4
+    for label, name in (("Export the selection", "object.ply"), ("Export the rest", "rest.ply"), ("Write masks", "masks")):
+        page.press(label)
+        shown.until((tmp_path / name).exists)
+    shown.rest()
+    for name, kept in (("object.ply", rows), ("rest.ply", ~rows)):
+        np.testing.assert_array_equal(Gaussians.load_ply(tmp_path / name).means, gaussians.means[kept])
+    assert sorted(path.name for path in (tmp_path / "masks").iterdir()) == [f"{view.path.name}.png" for view in dataset.views]
+    page.click(camera, (0.5, 0.5))
+    shown.until(lambda: viewer._objects.selected(gaussians) is None)
 
 
 def test_keyframes_become_a_file_and_a_video(shown: Shown, tmp_path: Path) -> None:
