@@ -73,7 +73,7 @@ class Experiment:
 
 def _list(path: Path, content: Mapping[str, Any], name: str, kind: type, default: list[Any]) -> list[Any]:
     values = content.get(name, default)
-    right = isinstance(values, list) and all(type(value) is kind and "\0" not in str(value) for value in values)
+    right = isinstance(values, list) and all(type(each) is kind and (kind is int or "\0" not in each) for each in values)
     if not right or len(set(values)) < len(values):
         what = "paths in quotes" if kind is str else "whole numbers"
         raise SplatError(f"{path}: {name} is {shown(values)}; it must be a list of different {what}")
@@ -270,7 +270,7 @@ def _pictures(kinds: Mapping[str, Sequence[Run]]) -> str:
     for name in names[:: len(names) // _SHOWN + 1]:
         shown = [(folders[0], False), *((folder, True) for folder in folders)]
         rows.append([escape(name), *(thumbnail(partial(_half, folder / name, right), name, _SIDE) for folder, right in shown)])
-    return _html(rows)
+    return _html(rows, "pictures")
 
 
 def _half(path: Path, right: bool) -> UInt8Array:
@@ -280,10 +280,10 @@ def _half(path: Path, right: bool) -> UInt8Array:
     return pixels[:, -width:] if right else pixels[:, :width]
 
 
-def _html(rows: Sequence[Sequence[str]]) -> str:
+def _html(rows: Sequence[Sequence[str]], name: str = "figures") -> str:
     """Return a table of HTML, whose first row and column are titles."""
     lines = (
         "".join(f"<td>{cell}</td>" if i and j else f"<th>{cell}</th>" for j, cell in enumerate(row))
         for i, row in enumerate(rows)
     )
-    return "<table>\n" + "\n".join(f"<tr>{line}</tr>" for line in lines) + "\n</table>"
+    return f'<table class="{name}">\n' + "\n".join(f"<tr>{line}</tr>" for line in lines) + "\n</table>"

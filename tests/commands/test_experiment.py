@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import splat_py.train.run
 from splat_py.commands import experiment
 from splat_py.commands.experiment import Experiment, Outcome, _half, summary
 from splat_py.demo.scene import write_demo_scene
 from splat_py.scene.pictures import beside, write_image
+from splat_py.train.evaluation import Lpips
 from splat_py.train.run import RunFolder, train
 from splat_py.train.trainer import Trainer
 from tests.commands.program import done, refusal
@@ -144,6 +147,7 @@ def test_a_run_is_made_again_from_its_folder(lab: Path, tmp_path: Path) -> None:
         ("seeds = [1, 1]\n[kinds.a]", r"seeds is \[1, 1\]; it must be a list of different whole numbers"),
         ("seeds = [true]\n[kinds.a]", "seeds is .*whole numbers"),
         ("seeds = [-1]\n[kinds.a]", "kind a: seed is -1; it must be at least 0"),
+        (f"seeds = [0x{'f' * 4000}]\n[kinds.a]", "kind a: seed is a number of more than 18 digits"),
         ("seeds = 3\n[kinds.a]", "seeds is 3; it must be a list"),
         ('captures = ["a\\u0000"]\n[kinds.a]', "captures is .*paths in quotes"),
         ('captures = ["nowhere"]\n[kinds.a]', "nowhere does not exist"),
@@ -169,9 +173,10 @@ def test_what_is_no_experiment(text: str, message: str, tmp_path: Path) -> None:
 
 def test_the_embedded_demo_is_the_capture_if_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment, "write_demo_scene", lambda folder: write_demo_scene(folder, views=9, size=16))
+    monkeypatch.setattr(splat_py.train.run, "open_lpips", lambda: Lpips(lambda x, y: torch.tensor(0.25)))
     (tmp_path / "one.toml").write_text("seeds = [0]\n[kinds.a]\nsteps = 1")
     printed = done("bench", "--quality", "one.toml", "--out", "lab", cwd=tmp_path)
-    assert "demo, a, seed 0" in printed and "±" not in printed
+    assert "demo, a, seed 0" in printed and "LPIPS" in printed and " 0.2500 " in printed
     assert RunFolder(tmp_path / "lab" / "demo" / "a" / "0").record().data.data == tmp_path / "lab" / "photographs"
 
 
