@@ -203,9 +203,10 @@ class Bench(OnDevice):
         if self.data is not None:
             require_capture(self.data)
         if self.quality is not None:
-            if self.data is not None or not self.quality.is_file():
-                wrong = "--data is for timings" if self.data is not None else f"{self.quality} does not exist"
-                raise SplatError(f"{wrong}; name captures in a TOML file, and that file with --quality")
+            if not self.quality.is_file():
+                raise SplatError(f"{self.quality} does not exist; name the TOML file of an experiment")
+            if self.data is not None:
+                raise SplatError("the captures of --quality are in its file; leave out --data")
             from splat_py.commands.experiment import conduct
 
             conduct(self.quality, self.out or Path("runs") / self.quality.stem, self.device)

@@ -38,6 +38,15 @@ _CONFIG = {field.name for field in fields(TrainConfig)} - {"seed", *(f"{slot.opt
 _NAME, _MOST_BYTES, _MOST_RUNS = re.compile(r"[\w-][\w.-]{0,59}"), 1 << 20, 10_000
 # Held-out photographs of a capture on the page, and their longest side in pixels.
 _SHOWN, _SIDE = 8, 480
+# Columns of a table: names of figures, titles, formats, and if the deviation is shown.
+_COLUMNS = (
+    ("psnr", "PSNR, dB", ".2f", True),
+    ("ssim", "SSIM", ".4f", True),
+    ("lpips", "LPIPS", ".4f", True),
+    ("gaussians", "Gaussians", ",.0f", True),
+    ("processor_seconds", "processor s", ",.1f", False),
+    ("bytes", "bytes", ",.0f", False),
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class Experiment:
 
 def _list(path: Path, content: Mapping[str, Any], name: str, kind: type, default: list[Any]) -> list[Any]:
     values = content.get(name, default)
-    right = isinstance(values, list) and all(type(each) is kind and (kind is int or "\0" not in each) for each in values)
+    right = isinstance(values, list) and all(type(each) is kind and (kind is int or "\0" not in str(each)) for each in values)
     if not right or len(set(values)) < len(values):
         what = "paths in quotes" if kind is str else "whole numbers"
         raise SplatError(f"{path}: {name} is {shown(values)}; it must be a list of different {what}")
@@ -131,9 +140,7 @@ class Outcome:
 class Run:
     """A training run of an experiment."""
 
-    capture: str
-    kind: str
-    seed: int
+    name: str
     data: DataOptions
     config: TrainConfig
     folder: RunFolder
@@ -168,6 +175,10 @@ class Run:
             return dataclass_of(Outcome, found | {"processor_seconds": metrics.get("processor_seconds")})
 
 
+# By capture and kind, the runs of all seeds.
+Plan = dict[str, dict[str, list[Run]]]
+
+
 def conduct(path: Path, out: Path, device: str | None = None) -> None:
     """Train the runs of the experiment in `path`, each in the folder `out`/capture/kind/seed, and print and write what they
     reached. Finished runs are kept, and interrupted ones continued.
@@ -180,35 +191,31 @@ def conduct(path: Path, out: Path, device: str | None = None) -> None:
     experiment, opened = Experiment.read(path), get_device(device)
     captures = experiment.captures or {"demo": write_demo_scene(out.resolve() / "photographs")}
     kinds = {name: (data, begun(*with_types(config))) for name, (data, config) in experiment.kinds.items()}
-    runs = []
+    plan: Plan = {capture: {kind: [] for kind in kinds} for capture in captures}
     for capture, root in captures.items():
-        for kind, (data, _) in kinds.items():
-            if not (dataset := replace(data, data=root).load(0)).test:
-                raise SplatError(f"{dataset.root} holds out no view to measure with {kind}; use test_every of 2 or more")
-        # Seeds change last, so that an interrupted experiment has as many runs of each kind.
-        for seed in experiment.seeds:
-            for kind, (data, config) in kinds.items():
+        for kind, (data, config) in kinds.items():
+            here = replace(data, data=root)
+            if not here.load(0).test:
+                raise SplatError(f"{root} holds out no view to measure with {kind}; use test_every of 2 or more")
+            for seed in experiment.seeds:
                 folder = RunFolder(out / capture / kind / str(seed))
-                runs.append(Run(capture, kind, seed, replace(data, data=root), replace(config, seed=seed), folder))
+                plan[capture][kind].append(Run(f"{capture}, {kind}, seed {seed}", here, replace(config, seed=seed), folder))
+    # Seeds change last, so that an interrupted experiment has as many runs of each kind.
+    runs = [run for kinds_of in plan.values() for of_seed in zip(*kinds_of.values(), strict=True) for run in of_seed]
     for run in runs:
         run.refuse_changed()
     for number, run in enumerate(runs, 1):
         if not run.finished:
-            console.print(f"run {number} of {len(runs)}: {run.capture}, {run.kind}, seed {run.seed}")
+            console.print(f"run {number} of {len(runs)}: {run.name}")
             run.train(device)
-    _report(path, out, runs, header(opened))
+    _report(path.stem, out, plan, header(opened))
 
 
-def _report(path: Path, out: Path, runs: Sequence[Run], head: dict[str, Any]) -> None:
+def _report(title: str, out: Path, plan: Plan, head: dict[str, Any]) -> None:
     """Print a table for each capture; write results.json and index.html."""
-    results: dict[str, dict[str, Any]] = {}
-    sections = []
-    for capture in dict.fromkeys(run.capture for run in runs):
-        kinds: dict[str, list[Run]] = {}
-        for run in runs:
-            if run.capture == capture:
-                kinds.setdefault(run.kind, []).append(run)
-        found = {kind: {run.seed: run.outcome() for run in of} for kind, of in kinds.items()}
+    results, sections = {}, []
+    for capture, kinds in plan.items():
+        found = {kind: {run.config.seed: run.outcome() for run in runs} for kind, runs in kinds.items()}
         means = {kind: summary(list(of.values())) for kind, of in found.items()}
         results[capture] = {
             kind: {"mean": means[kind], "runs": {seed: asdict(one) for seed, one in of.items()}} for kind, of in found.items()
@@ -221,45 +228,32 @@ def _report(path: Path, out: Path, runs: Sequence[Run], head: dict[str, Any]) ->
         figures = _html([[escape(cell) for cell in row] for row in (titles, *rows)])
         sections.append(f"<section>\n<h2>{escape(capture)}</h2>\n{figures}\n{_pictures(kinds)}\n</section>")
     write_json(out / "results.json", head | {"captures": results})
-    page, device = out / "index.html", head["device"]
-    said = f"Means over the held-out views, and ± a standard deviation over seeds, on {device}. Pictures are of the first seed."
-    write_html(page, path.stem, said, "\n".join(sections))
-    console.print(f"the page is {page}; the figures are in {out / 'results.json'}")
+    said = f"Means over held-out views, ± standard deviations over seeds, on {head['device']}. Pictures are of the first seed."
+    write_html(out / "index.html", title, said, "\n".join(sections))
+    console.print(f"the page is {out / 'index.html'}; the figures are in {out / 'results.json'}")
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
-    """Return the mean of each figure over runs that differ only in their seed, and its standard deviation if there are several.
-    The time is the shortest, because the first run also compiles kernels."""
+    """Return the mean and the standard deviation of each figure over runs that differ only in their seed; None of no run, and
+    the deviation of one. The time is the shortest, because the first run also compiles kernels."""
     row: dict[str, float | None] = {}
     for name in (field.name for field in fields(Outcome)):
         values = [value for one in outcomes if (value := getattr(one, name)) is not None]
-        if name == "processor_seconds":
-            row[name] = min(values, default=None)
-        else:
-            row[name] = fmean(values) if values else None
-            row[f"{name}_deviation"] = stdev(values) if len(values) > 1 else None
+        row[name] = (min if name == "processor_seconds" else fmean)(values) if values else None
+        row[f"{name}_deviation"] = stdev(values) if len(values) > 1 else None
     return row
 
 
 def _rows(means: Mapping[str, Mapping[str, float | None]]) -> list[list[str]]:
     """Return the titles and the rows of a table of kinds; LPIPS only if it is known."""
-    columns = {
-        "psnr": ("PSNR, dB", ".2f"),
-        "ssim": ("SSIM", ".4f"),
-        "lpips": ("LPIPS", ".4f"),
-        "gaussians": ("Gaussians", ",.0f"),
-    }
-    columns |= {"processor_seconds": ("processor s", ",.1f"), "bytes": ("bytes", ",.0f")}
-    if all(row["lpips"] is None for row in means.values()):
-        del columns["lpips"]
+    columns = [column for column in _COLUMNS if column[0] != "lpips" or any(row["lpips"] is not None for row in means.values())]
 
-    def cell(row: Mapping[str, float | None], name: str, digits: str) -> str:
-        value, deviation = row[name], None if name == "bytes" else row.get(f"{name}_deviation")
-        spread = "" if deviation is None else f" ± {deviation:{digits}}"
-        return "–" if value is None else f"{value:{digits}}{spread}"
+    def cell(row: Mapping[str, float | None], name: str, digits: str, spread: bool) -> str:
+        value, deviation = row[name], row[f"{name}_deviation"] if spread else None
+        return "–" if value is None else f"{value:{digits}}" + ("" if deviation is None else f" ± {deviation:{digits}}")
 
-    rows = [[kind, *(cell(row, name, digits) for name, (_, digits) in columns.items())] for kind, row in means.items()]
-    return [["", *(title for title, _ in columns.values())], *rows]
+    rows = [[kind, *(cell(row, name, digits, spread) for name, _, digits, spread in columns)] for kind, row in means.items()]
+    return [["", *(title for _, title, _, _ in columns)], *rows]
 
 
 def _pictures(kinds: Mapping[str, Sequence[Run]]) -> str:
