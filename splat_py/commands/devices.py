@@ -2,10 +2,9 @@
 
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -39,7 +38,7 @@ _ABSENT = {
     "software": "no software Vulkan driver",
 }
 # Limits: Gaussians that fit into a buffer, pictures that fit into memory, and runs that finish in reasonable time.
-_MOST = {"gaussians": 11_000_000, "side": 16_384, "repeats": 100_000, "seeds": 1000, "points": 1000}
+_MOST = {"gaussians": 11_000_000, "side": 16_384, "repeats": 100_000}
 # Sizes of the demo's image and field fits, each a few seconds on two processor cores.
 _BLOBS, _IMAGE_STEPS = 2_000, 300
 _FIELD = VolumeConfig((16, 32, 64), 40, rays_per_step=1 << 15)
@@ -168,102 +167,64 @@ def _run(test: "SelfTest") -> None:
 
 @dataclass
 class Bench(OnDevice):
-    """Time the stages of a render and of a training step: medians in milliseconds. With --quality, train instead and measure
-    the PSNR of held-out views over the training time.
+    """Time the stages of a render and of a training step: medians in milliseconds. With --quality, conduct an experiment
+    instead: train kinds of runs with several seeds on several captures, and compare their scores.
 
     Examples:
       splat bench --data captures/fox --out benchmarks/rasterization.json
-      splat bench --quality --data captures/fox --downscale 8 4 --steps 2000 --out quality.json --plot quality.svg
+      splat bench --quality experiment.toml
+
+    experiment.toml:
+      captures = ["captures/fox"]
+      seeds = [0, 1, 2]
+      common = {steps = 2000, downscale = 8}
+      [kinds.default]
+      [kinds.mcmc]
+      strategy = "mcmc"
     """
 
-    # Also time training steps on this capture, with 10,000 Gaussians from random points. With --quality: train on these
-    # captures, by default on the embedded demo scene. NeRF-synthetic captures keep their size and split.
-    data: tuple[Path, ...] = ()
-    # Write the figures to this file, as JSON.
+    # Also time training steps on this capture, with 10,000 Gaussians from random points.
+    data: Path | None = None
+    # Write the figures to this file, as JSON. With --quality: the folder for runs, results.json and index.html, by default
+    # runs/NAME after the experiment's file. Finished runs in it are kept, and interrupted ones continued.
     out: Path | None = None
     # Gaussians and image side of the random scene.
     gaussians: int = 100_000
     side: int = 512
     # Number of repetitions; the median is reported.
     repeats: int = 11
-    # Train and measure PSNR over wall time and processor time. Each run is a process of its own; its times include the set-up
-    # but not the evaluation.
-    quality: bool = False
-    # With --quality: divide the sides of photographs by these, one run each.
-    downscale: tuple[float, ...] = (8.0,)
-    # With --quality: steps of a run.
-    steps: int = 1000
-    # With --quality: final number of Gaussians; 0 is the default of `splat train`.
-    budget: int = 0
-    # With --quality: number of runs with different seeds; their mean and spread are reported.
-    seeds: int = 3
-    # With --quality: number of evaluations of a run.
-    points: int = 8
-    # With --quality: draw the curves into this file, as SVG.
-    plot: Path | None = None
+    # A TOML file with lists of captures (by default the embedded demo) and of seeds (0, 1 and 2), a table [kinds.NAME] of
+    # options of `splat train` for each kind of run, and options that all kinds have, in the table common. Paths are as on the
+    # command line.
+    quality: Path | None = None
 
     def run(self) -> None:
         check_fields(self, {name: (1, most) for name, most in _MOST.items()})
-        if not self.quality and (len(self.data) > 1 or self.plot):
-            raise SplatError("several captures in --data, or --plot, need --quality; add it")
-        for capture in self.data:
-            require_capture(capture)
-        if self.quality:
-            TrainConfig(steps=self.steps, budget=self.budget).validate()
+        if self.data is not None:
+            require_capture(self.data)
+        if self.quality is not None:
+            if not self.quality.is_file():
+                raise SplatError(f"{self.quality} does not exist; name the TOML file of an experiment")
+            if self.data is not None:
+                raise SplatError("the captures of --quality are in its file; leave out --data")
+            from splat_py.commands.experiment import conduct
+
+            conduct(self.quality, self.out or Path("runs") / self.quality.stem, self.device)
+            return
         from splat_py.base.files import require_writable, write_json
         from splat_py.gpu.device import get_device
         from splat_py.train import benchmark
 
-        for path in filter(None, (self.out, self.plot)):
-            require_writable(path)
-        device = get_device(self.device)
-        if self.quality:
-            results = benchmark.header(device) | {"quality": self._quality()}
-        else:
-            results = benchmark.run(device, self.gaussians, self.side, self.repeats, self.data[0] if self.data else None)
-            for name, figures in results["benchmarks"].items():
-                table = Table("", "ms", title=name)
-                for key, value in figures.items():
-                    table.add_row(key.replace("_", " "), f"{value:.2f}")
-                console.print(table)
+        if self.out is not None:
+            require_writable(self.out)
+        results = benchmark.run(get_device(self.device), self.gaussians, self.side, self.repeats, self.data)
+        for name, figures in results["benchmarks"].items():
+            table = Table("", "ms", title=name)
+            for key, value in figures.items():
+                table.add_row(key.replace("_", " "), f"{value:.2f}")
+            console.print(table)
         if self.out is not None:
             write_json(self.out, results)
-
-    def _quality(self) -> dict[str, Any]:
-        from splat_py.base.files import temporary_folder
-        from splat_py.demo.scene import write_demo_scene
-        from splat_py.train import benchmark
-
-        results, config = {}, TrainConfig(steps=self.steps, budget=self.budget)
-        with temporary_folder() as scratch:
-            captures = list(benchmark.captures(self.data, self.downscale))
-            captures = captures or list(benchmark.captures([write_demo_scene(scratch / "demo")], [1.0]))
-            plans = [(name, benchmark.Plan(data, config, self.points, self.device)) for name, data in captures]
-            for name, found in benchmark.quality(plans, self.seeds):
-                results[name] = found
-                table = Table("steps", "Gaussians", "s", "processor s", "PSNR, dB", "±", "SSIM", title=name)
-                for row in found["mean"]:
-                    figures = (f"{row['seconds']:.1f}", f"{row['processor_seconds']:.1f}", f"{row['psnr']:.2f}")
-                    spread = f"{row['psnr_spread']:.2f}", f"{row['ssim']:.4f}"
-                    table.add_row(f"{row['step']:,}", f"{row['gaussians']:,.0f}", *figures, *spread)
-                console.print(table)
-        if self.plot is not None:
-            draw_curves(self.plot, results)
-        return results
-
-
-def draw_curves(path: Path, results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Draw an SVG of PSNR in dB over processor seconds: mean curves with bars of one standard deviation."""
-    from splat_py.base.files import atomic_path
-    from splat_py.demo.page import Curve, curves_svg
-
-    curves = []
-    for name, found in results.items():
-        points = [(row["processor_seconds"], row["psnr"], row["psnr_spread"]) for row in found["mean"]]
-        curves.append(Curve(f"{name}, {found['steps']:,} steps", points))
-    head, rest = curves_svg(curves, "processor seconds", "PSNR of held-out views, dB").split("\n", 1)
-    with atomic_path(path) as temporary:
-        temporary.write_text(f'{head}\n<rect width="100%" height="100%" fill="white"/>\n{rest}\n', encoding="utf-8")
 
 
 @dataclass

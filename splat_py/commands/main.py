@@ -66,7 +66,7 @@ def main() -> None:
             command = tyro.cli(Command, prog="splat", description=_DESCRIPTION)
         if isinstance(command, Train | FitImage | FitVolume):
             interrupted += "; `--resume` continues from the last checkpoint, and without one the same command begins again"
-        elif isinstance(command, CaptureCommand):
+        elif isinstance(command, CaptureCommand) or (isinstance(command, Bench) and command.quality):
             interrupted += "; run the command again to continue"
         if not (launch.alone or isinstance(command, Train)):
             raise SplatError(f"WORLD_SIZE is {launch.size}, but only train runs in several processes; start one")

@@ -107,8 +107,13 @@ def write_page(
     path: Path, title: str, summary: str, sections: Sequence[Section], links: Sequence[tuple[Path, str]] = ()
 ) -> None:
     """Write a page atomically, with links to files and their texts at its end; all addresses are relative to it."""
-    template = Template((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
     body = "\n".join(_section(path.parent, section) for section in sections) + _links(path.parent, links)
+    write_html(path, title, summary, body)
+
+
+def write_html(path: Path, title: str, summary: str, body: str) -> None:
+    """Write a page atomically; `title` and `summary` are plain text, and `body` is HTML."""
+    template = Template((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
     text = template.substitute(title=escape(title), summary=escape(summary), sections=body)
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -163,14 +163,16 @@ class RunRecord(Generic[Config]):
     files: tuple[str, str] | None = None
 
     def save(self, path: Path, **extra: Any) -> None:
-        """Write to a file, atomically, with `extra` entries of a command."""
+        """Write to a file, atomically, with this version of splat_py and `extra` entries of a command."""
+        from splat_py import __version__
         from splat_py.base.files import write_json
 
         # Absolute paths: commands may run from anywhere.
         cut_out = self.data.cut_out and str(self.data.cut_out.resolve())
         data = {**asdict(self.data), "data": str(self.data.data.resolve()), "cut_out": cut_out}
         config = asdict(self.config)  # type: ignore[call-overload]
-        write_json(path, {"data": data, "config": config, "dataset": self.dataset, "files": self.files, **extra})
+        content = {"version": __version__, "data": data, "config": config, "dataset": self.dataset, "files": self.files}
+        write_json(path, content | extra)
 
     def changes(self, before: "RunRecord[Config]") -> bool:
         """True if a resumed run is longer than its record says, or its capture was moved."""

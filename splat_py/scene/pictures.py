@@ -143,14 +143,14 @@ def shrunk(image: NDArray[Any], longest: int) -> NDArray[Any]:
     return cv2.resize(np.ascontiguousarray(image), size, interpolation=cv2.INTER_AREA)
 
 
-def thumbnail(read: Callable[[], UInt8Array], caption: str) -> str:
-    """The rgb picture [H, W, 3 or more] that `read` returns in HTML, at most 120 pixels a side; the caption shows under the
-    pointer. The sentence that says why, if it cannot be read."""
+def thumbnail(read: Callable[[], UInt8Array], caption: str, longest: int = 120) -> str:
+    """The rgb picture [H, W, 3 or more] that `read` returns in HTML, its longer side at most `longest` pixels; the caption
+    shows under the pointer. The sentence that says why, if it cannot be read."""
     try:
         pixels = read()
     except SplatError as error:
         return f"<p>{escape(str(error))}</p>"
-    data = base64.b64encode(cv2.imencode(".jpg", shrunk(pixels[..., 2::-1], 120))[1].tobytes()).decode()
+    data = base64.b64encode(cv2.imencode(".jpg", shrunk(pixels[..., 2::-1], longest))[1].tobytes()).decode()
     return f"<img style='display:inline-block' title='{escape(caption)}' src='data:image/jpeg;base64,{data}'>"
 
 

@@ -1,13 +1,10 @@
 """The measurements of `splat bench`: times of a render, forward and backward through torch, and of training steps, whole and by
-stage on the device; with --quality the PSNR of held-out views over training time."""
+stage on the device."""
 
-import multiprocessing
 import platform
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -16,14 +13,11 @@ import numpy as np
 import psutil
 import torch
 
-from splat_py.base.errors import SplatError
-from splat_py.gpu.device import Device, get_device, process_bytes
+from splat_py.gpu.device import Device, process_bytes
 from splat_py.render.rasterization import rasterization
-from splat_py.scene.data_options import DataOptions
 from splat_py.scene.dataset import load_dataset
 from splat_py.scene.gaussians import SH_C0
 from splat_py.train.config import TrainConfig
-from splat_py.train.evaluation import evaluate
 from splat_py.train.trainer import Trainer
 
 Figures = dict[str, float]
@@ -129,101 +123,3 @@ def medians(once: Callable[[], Figures], repeats: int) -> Figures:
         for name, seconds in once().items():
             samples[name].append(seconds * 1e3)
     return {name: float(np.median(values)) for name, values in samples.items()}
-
-
-@dataclass(frozen=True)
-class Point:
-    """Time and scores at one step of a run.
-
-    Attributes:
-        seconds, processor_seconds: wall time and CPU time (user and system) since the process began, without evaluations.
-        psnr, ssim: means over the held-out views. views: PSNR by view name.
-    """
-
-    step: int
-    gaussians: int
-    seconds: float
-    processor_seconds: float
-    psnr: float
-    ssim: float
-    views: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A training run and the steps after which it is evaluated; the last step is always one of them."""
-
-    data: DataOptions
-    config: TrainConfig
-    points: int = 8
-    device: str | None = None
-
-    @property
-    def steps(self) -> list[int]:
-        return sorted({max(round(self.config.steps * (i + 1) / self.points), 1) for i in range(self.points)})
-
-
-def measure(plan: Plan) -> list[Point]:
-    """Train in a new process, so that the times include its set-up and nothing of another run. SplatError if the capture holds
-    out no view, or training fails."""
-    # Spawn a fresh interpreter, as the command line does.
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_points, plan).result()
-
-
-def _points(plan: Plan) -> list[Point]:
-    began, evaluating = np.array([psutil.Process().create_time(), 0.0]), np.zeros(2)
-
-    def now() -> np.ndarray:
-        return np.array([time.time(), time.process_time()]) - began
-
-    device = get_device(plan.device)
-    dataset = plan.data.load()
-    if not dataset.test:
-        raise SplatError(f"{dataset.root} holds out no view to measure; use --test-every of 2 or more")
-    trainer = Trainer(dataset, plan.config, device=device)
-    points = []
-    for until in plan.steps:
-        while trainer.step < until:
-            trainer.advance()
-        trainer.finish()
-        before = now()
-        gaussians = trainer.gaussians()
-        scores = evaluate(gaussians, dataset, antialiased=plan.config.antialiased, device=device)
-        views = {view.name: view.psnr for view in scores.views}
-        seconds, processor_seconds = (float(x) for x in before - evaluating)
-        points.append(Point(until, len(gaussians), seconds, processor_seconds, scores.psnr, scores.ssim, views))
-        evaluating += now() - before
-    return points
-
-
-def summary(runs: Sequence[Sequence[Point]]) -> list[dict[str, float]]:
-    """Average runs that differ only in their seed, point by point, with the standard deviation of PSNR between them."""
-    rows = []
-    for points in zip(*runs, strict=True):
-        row: dict[str, float] = {"step": points[0].step}
-        for name in ("gaussians", "seconds", "processor_seconds", "psnr", "ssim"):
-            row[name] = float(np.mean([getattr(point, name) for point in points]))
-        row["psnr_spread"] = float(np.std([point.psnr for point in points], ddof=1)) if len(points) > 1 else 0.0
-        rows.append(row)
-    return rows
-
-
-def captures(data: Sequence[Path], downscales: Sequence[float]) -> Iterator[tuple[str, DataOptions]]:
-    """Yield each capture at each size, with a name, split as in papers; NeRF-synthetic only at its protocol's 800×800."""
-    for folder in data:
-        if (folder / "transforms_train.json").is_file():
-            yield folder.name, DataOptions(folder)
-            continue
-        for downscale in downscales:
-            name = f"{folder.name} ÷{downscale:g}" if downscale > 1 else folder.name
-            yield name, DataOptions(folder, downscale, test_split="first")
-
-
-def quality(plans: Sequence[tuple[str, Plan]], seeds: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Measure each plan with `seeds` seeds; yield its name and the content for a JSON file."""
-    for name, plan in plans:
-        configs = [replace(plan.config, seed=plan.config.seed + seed) for seed in range(seeds)]
-        runs = [measure(replace(plan, config=config)) for config in configs]
-        points = [[asdict(point) for point in run] for run in runs]
-        yield name, {"steps": plan.config.steps, "seeds": seeds, "mean": summary(runs), "runs": points}

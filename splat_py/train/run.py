@@ -14,7 +14,7 @@ import os
 import shlex
 import time
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -42,7 +42,7 @@ from splat_py.shaders.custom_types import CAMERA, SLOTS, OwnTypes
 from splat_py.train.capture_model import LearntCapture
 from splat_py.train.checkpoint import Checkpoint, with_sizes
 from splat_py.train.config import TrainConfig
-from splat_py.train.evaluation import Scores, ViewScore, evaluate
+from splat_py.train.evaluation import Lpips, Scores, ViewScore, evaluate, open_lpips
 from splat_py.train.trainer import StepReport, Trainer
 
 # Pictures of a run that a notebook shows.
@@ -136,16 +136,9 @@ def train(
             refuse_existing(out, folder.scene.name, folder.metrics_file.name)
         checkpoint = Checkpoint.load(folder.checkpoint) if resume else None
         recorded = folder.record() if checkpoint else None
-        named: dict[str, UserType] = {}
-        for slot in SLOTS:
-            name, source = slot.fields(config)
-            kind = name if source else slot.resolve(name)
-            if not isinstance(kind, str):
-                named[slot.option] = kind
-                config = replace(config, **{slot.option: kind.name, f"{slot.option}_source": kind.text})  # type: ignore[arg-type]
+        config, named = with_types(config)
         if not resume:
-            config = with_sizes(config, named.get("color", config.color))
-            config = replace(config, batch=ranks.batch_of(config.batch))
+            config = begun(config, named, ranks)
         record = RunRecord(options, config)
         if checkpoint and recorded:
             # Compare users' types as text: the file may have moved.
@@ -196,6 +189,24 @@ def train(
             return _fit(trainer, folder, on_step, between_steps)
 
 
+def with_types(config: TrainConfig) -> tuple[TrainConfig, dict[str, UserType]]:
+    """Return `config` with the names and texts of the types in its Slang files, and these types by option."""
+    named: dict[str, UserType] = {}
+    for slot in SLOTS:
+        name, source = slot.fields(config)
+        kind = name if source else slot.resolve(name)
+        if not isinstance(kind, str):
+            named[slot.option] = kind
+            config = replace(config, **{slot.option: kind.name, f"{slot.option}_source": kind.text})  # type: ignore[arg-type]
+    return config, named
+
+
+def begun(config: TrainConfig, named: Mapping[str, UserType], ranks: Ranks = ALONE) -> TrainConfig:
+    """Return what run.json holds of a new run: the result of `with_types`, with the sizes of its colour and its batch."""
+    config = with_sizes(config, named.get("color", config.color))
+    return replace(config, batch=ranks.batch_of(config.batch))
+
+
 def _fit(
     trainer: Trainer,
     folder: RunFolder,
@@ -203,7 +214,7 @@ def _fit(
     between_steps: Callable[[Callable[[], None]], None] | None,
 ) -> Scores | None:
     config, dataset = trainer.config, trainer.dataset
-    began, first = time.perf_counter(), trainer.step
+    began, processors, first = time.perf_counter(), time.process_time(), trainer.step
     # Keep the curve of a resumed run.
     curve = [point for point in folder.metrics().get("curve", ()) if first > 0 and point["step"] < first]
     before = curve[-1].get("seconds", 0.0) if curve else 0.0
@@ -221,7 +232,7 @@ def _fit(
             gaussians = trainer.fit(record, folder.checkpoint, between_steps)
     except (DeviceLostError, RankLostError) as error:
         raise _with_advice(error, folder) from error
-    seconds = time.perf_counter() - began
+    seconds, processors = time.perf_counter() - began, time.process_time() - processors
     gaussians.save_ply(folder.scene)
     learnt = trainer.learnt_capture()
     learnt.save(folder.capture)
@@ -236,10 +247,13 @@ def _fit(
         "steps_per_second": (config.steps - first) / max(seconds, 1e-9),
         "curve": curve,
     }
+    if not first:
+        metrics["processor_seconds"] = processors
     if trainer.removals:
         metrics["pruned"] = [vars(removal) for removal in trainer.removals]
     scores = None
     if dataset.test:
+        lpips = open_lpips()
         scores = evaluate(
             gaussians,
             dataset,
@@ -248,6 +262,7 @@ def _fit(
             environment=learnt.environment,
             response=learnt.response,
             pictures=folder.pictures,
+            lpips=lpips if isinstance(lpips, Lpips) else None,
             device=trainer.device,
         )
         metrics["held_out"] = scores.to_json()

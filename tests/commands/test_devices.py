@@ -29,16 +29,6 @@ def test_bench_writes_medians(tmp_path: Path) -> None:
     assert times["forward_and_backward"] > times["forward"] > 0
 
 
-def test_bench_measures_quality_over_time(capture: Path, tmp_path: Path) -> None:
-    files = ("--out", "quality.json", "--plot", "quality.svg")
-    options = ("--downscale", 1, "--steps", 12, "--points", 2, "--seeds", 1)
-    done("bench", "--quality", "--data", capture, *options, *files, cwd=tmp_path)
-    (found,) = json.loads((tmp_path / "quality.json").read_text())["quality"].values()
-    assert [row["step"] for row in found["mean"]] == [6, 12]
-    assert found["runs"][0][1]["views"]
-    assert (tmp_path / "quality.svg").read_text().startswith("<svg")
-
-
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a device; a request for the default one fails."""

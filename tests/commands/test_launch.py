@@ -68,7 +68,7 @@ CASES: list[tuple[list[str], str]] = [
     (["demo", "--steps", "0"], "steps is 0"),
     (["bench", "--gaussians", "0"], "gaussians is 0"),
     (["bench", "--data", "nowhere"], "nowhere does not exist"),
-    (["bench", "--quality", "--steps", "0"], "steps is 0"),
+    (["bench", "--quality", "nowhere.toml"], "nowhere.toml does not exist"),
     (["eval", __file__], "neither a run's folder nor"),
     (["bench", "--device", "abacus"], "'abacus' is not known"),
     (["selftest", "--device", "vulkan:x"], "'vulkan:x' is not known"),

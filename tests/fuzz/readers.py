@@ -21,6 +21,7 @@ from splat_py import Gaussians, load_dataset
 from splat_py.base.errors import SplatError
 from splat_py.capture.photographs import Original, Photograph, store_photograph
 from splat_py.capture.workspace import Unregistered, Workspace
+from splat_py.commands.experiment import Experiment
 from splat_py.fit.run_folder import recorded_metrics
 from splat_py.gsplat.compression import PngCompression
 from splat_py.image.pictures import FitCheckpoint, ImageFit, read_picture
@@ -406,6 +407,15 @@ def _damaged_zip(data: bytes, random: Random) -> bytes:
     return zip_of(files | {name: text if name == "meta.json" else damaged_bytes(files[name], random)})
 
 
+_EXPERIMENT = b"""seeds = [0, 1, 2]
+common = {steps = 2000, downscale = 8.0, test_split = "first"}
+[kinds.usual]
+[kinds.mcmc]
+strategy = "mcmc"
+splat = "BetaKernel"
+splat_params = ["b=1"]
+antialiased = true
+"""
 TENSORS = "file.safetensors"
 SCENES = {".spz": 500, ".sog": 300, ".compressed.ply": 300, ".splat": 200, ".ksplat": 500, ".glb": 500}
 READERS: dict[str, Reader] = {
@@ -433,6 +443,7 @@ READERS: dict[str, Reader] = {
     "metrics.json": reader(500, "metrics.json", partial(damaged_json, _METRICS), _read_metrics),
     "cell.json": reader(500, CELL_FILE, _damaged_cell, _read_cell),
     "pictures": reader(1000, "file.png", lambda r: _damaged_head(r.choice(_pictures()), r, 40, 200), _read_picture),
+    "experiment": reader(600, "file.toml", partial(damaged_text, _EXPERIMENT), Experiment.read),
     "camera path": reader(800, "path.json", partial(damaged_json, _PATH), _read_path),
     "compressed scene": Reader(250, _write_compressed, _read_compressed),
 }
