@@ -296,7 +296,7 @@ def test_without_gradients_of_cameras(packed: bool, camera_model: str) -> None:
     [
         ({"covars": torch.eye(3).expand(N, 3, 3)}, "does not support covars"),
         ({"rasterize_mode": "antialiased"}, "does not support rasterize_mode='antialiased'"),
-        ({"splat": "BetaKernel", "splat_params": {"b": torch.zeros(N)}}, "does not support splat and splat_params"),
+        ({"splat": "Surfel"}, "does not support splat='Surfel'"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
