@@ -19,7 +19,8 @@ class MeshCommand(OnDevice):
     games.
 
     SCENE is a run's folder, or a file (.ply .compressed.ply .spz .sog .splat .ksplat .glb), which needs --data. What at least
-    two cameras saw becomes surface, the rest stays open. Needs scikit-image and trimesh: pip install 'slang-splat[mesh]'.
+    two cameras saw becomes surface, the rest stays open. Scenes trained with --splat Surfel are the most exact. Needs
+    scikit-image and trimesh: pip install 'slang-splat[mesh]'.
 
     Example: splat mesh runs/fox fox.glb --close-holes
     """

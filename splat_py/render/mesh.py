@@ -1,6 +1,7 @@
 """Meshes of scenes: depths from many cameras, fused into a truncated signed distance (Curless and Levoy 1996), and its zero
 surface in triangles by marching cubes (Lewiner et al. 2003)."""
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -94,13 +95,14 @@ def mesh(
         resolution: voxels along the longest side of the box, 16 to 1024.
         bounds: lowest and highest corner [2, 3] of the box, world units; by default around what the cameras see, without
             scattered points far away.
-        close_holes: count what no camera saw as inside, down to the box's sides. The mesh is then watertight.
+        close_holes: count what no camera saw as inside, in the box around the surface. The mesh is then watertight.
         how: `antialiased`, `near` and `device` of `render`.
 
     Raises:
         SplatError: there is no camera or no surface, an argument is out of its range, or the extra `mesh` is not installed.
     """
-    marching_cubes, cameras = _packages()[0], list(cameras)
+    _packages()
+    cameras = list(cameras)
     if not isinstance(resolution, int) or not _LEAST <= resolution <= _MOST:
         raise SplatError(f"resolution is {resolution}; it must be a whole number from {_LEAST} to {_MOST}")
     if not cameras:
@@ -125,22 +127,32 @@ def mesh(
     unseen = np.isnan(values)
     # A vertex at the corner of a cell would be several.
     values[np.abs(values) < 1e-3] = 1e-3
-    values[unseen] = -1 if close_holes else 1
+    values[unseen] = 1
+    vertices, faces = _triangles(values, unseen)
     if close_holes:
+        # As deep as the surface, but not beyond it: cameras around a table see none of the room below.
+        around = tuple(slice(math.ceil(a), int(b) + 1) for a, b in zip(vertices.min(0), vertices.max(0), strict=True))
+        values[around][unseen[around]] = -1
         values[[0, -1]] = values[:, [0, -1]] = values[:, :, [0, -1]] = 1
-    if unseen.all() or not values.min() < 0 < values.max():
+        vertices, faces = _triangles(values, np.zeros_like(unseen))
+    vertices *= voxel
+    return Mesh(vertices + low, faces, _colors(views, vertices, truncation))
+
+
+def _triangles(values: NDArray[np.float32], unseen: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The zero surface of a grid, in voxels, without cells that touch unseen voxels and without dust; SplatError if there is
+    none."""
+    if not values.min() < 0 < values.max():
         raise SplatError(_NOTHING)
-    vertices, faces, _, _ = marching_cubes(values, 0.0, gradient_direction="descent")
-    if not close_holes:
-        cells = vertices[faces].mean(1).astype(int)
-        faces = faces[~np.any([unseen[tuple((cells + corner).T)] for corner in product((0, 1), repeat=3)], axis=0)]
+    vertices, faces, _, _ = _packages()[0](values, 0.0, gradient_direction="descent")
+    cells = vertices[faces].mean(1).astype(int)
+    faces = faces[~np.any([unseen[tuple((cells + corner).T)] for corner in product((0, 1), repeat=3)], axis=0)]
     edges = coo_array((np.ones(2 * len(faces), bool), (faces[:, :2].ravel(), faces[:, 1:].ravel())), [len(vertices)] * 2)
     parts = connected_components(edges, directed=False)[1][faces[:, 0]]
     used, faces = np.unique(faces[np.bincount(parts)[parts] >= _DUST], return_inverse=True)
     if not len(used):
         raise SplatError(_NOTHING)
-    vertices = vertices[used].astype(np.float64) * voxel
-    return Mesh(vertices + low, faces.reshape(-1, 3).astype(np.int64), _colors(views, vertices, truncation))
+    return vertices[used].astype(np.float64), faces.reshape(-1, 3).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -101,7 +101,7 @@ def _fitted(given: Gaussians, config: TrainConfig) -> Gaussians:
         raise SplatError("gaussians is empty; pass one Gaussian at least")
     for slot in (SPLAT, COLOR):
         was, now = given.types[slot.option], slot.fields(config)
-        if was not in (now, (slot.names[0], "")) or (config.has_surfels and was != now):
+        if was not in (now, (slot.names[0], "")) or (slot is SPLAT and config.has_surfels and was != now):
             raise SplatError(f"gaussians has the {slot.option} {was[0]}, and the run {now[0]}; pass {slot.option}={was[0]}")
     if given.features is not None:
         sizes = given.features.shape[1], 0 if given.weights is None else len(given.weights)

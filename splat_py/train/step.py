@@ -75,11 +75,9 @@ class PhotographGradients:
             camera_gradient=config.refine_cameras,
         )
         # Channels beside the colours.
-        self._beside: SurfaceLosses | DepthSupervision | None
-        if config.has_surfels:
-            self._beside = SurfaceLosses(device, dataset)
-        else:
-            self._beside = DepthSupervision.of(device, dataset, config)
+        self._beside: SurfaceLosses | DepthSupervision | None = (
+            SurfaceLosses(device, dataset) if config.has_surfels else DepthSupervision.of(device, dataset, config)
+        )
         self._channels, first = (self._beside.channels, self._beside.first) if self._beside else (3, 0)
         self._row = self.options.gradient_row_length(self._channels)
         self._color_offset = self.options.color_offset + first

@@ -127,8 +127,8 @@ class DepthTarget:
 
 
 class MoreChannels:
-    """Channels that a step blends beside the colours, for losses of depths; the colours are `channels` from `first` on, and the
-    depth is the one after them."""
+    """Channels that a step blends beside the colours, for losses of depths: `channels` with the colours, which are three from
+    `first` on. Depth is the one after them."""
 
     channels, first = 4, 0
 

@@ -164,7 +164,7 @@ def beta(b: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"splat": "Cube"}, "splat is 'Cube'; use Gaussian, GeneralizedExponential, BetaKernel, or"),
+        ({"splat": "Cube"}, "splat is 'Cube'; use Gaussian, GeneralizedExponential, BetaKernel, Surfel, or"),
         ({"splat": 3}, "splat is 3"),
         ({"splat_params": {"beta": torch.ones(N)}}, "splat_params has beta; Gaussian takes none"),
         ({"splat": "BetaKernel"}, "splat_params has nothing; BetaKernel takes b"),

@@ -83,9 +83,12 @@ def test_what_no_camera_saw_stays_open_or_is_closed(tmp_path: Path) -> None:
     assert not trimesh.Trimesh(made.vertices, made.faces, process=False).is_watertight
     assert heights.max() == pytest.approx(0.8, abs=0.04) and heights.min() > -0.7
     np.testing.assert_allclose(np.linalg.norm(made.vertices - [0.1, 0, -0.1], axis=1), 0.8, atol=0.06)
-    mesh(gaussians, cameras, resolution=40, close_holes=True).save(tmp_path / "closed.ply")
+    wide = (-2, -2, -2), (2, 2, 2)
+    mesh(gaussians, cameras, resolution=64, bounds=wide, close_holes=True).save(tmp_path / "closed.ply")
     closed = trimesh.load(tmp_path / "closed.ply")
     assert closed.is_watertight and closed.volume > 1.5
+    # No deeper than what cameras saw.
+    np.testing.assert_allclose(closed.bounds, [made.vertices.min(0), made.vertices.max(0)], atol=0.1)
     # A camera alone is believed.
     assert len(mesh(gaussians, cameras[:1], resolution=40).faces) > 100
 

@@ -283,7 +283,10 @@ def test_training_names_the_numbers_that_a_source_reads(dataset: Dataset) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"splat": "Cube"}, "splat is 'Cube'; use Gaussian, GeneralizedExponential, BetaKernel, or the name of a Slang file"),
+        (
+            {"splat": "Cube"},
+            "splat is 'Cube'; use Gaussian, GeneralizedExponential, BetaKernel, Surfel, or the name of a Slang file",
+        ),
         ({"splat_params": ("beta=1",)}, "splat_params is 'beta=1'; Gaussian takes none"),
         ({"splat": "BetaKernel", "splat_params": ("b",)}, "splat_params is 'b'; write NAME=VALUE"),
         ({"splat": "BetaKernel", "splat_params": ("b=x",)}, "splat_params is 'b=x'; write NAME=VALUE"),

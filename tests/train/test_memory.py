@@ -43,7 +43,12 @@ def test_sizes_are_shown_shortly() -> None:
 
 @pytest.mark.parametrize(
     ("count", "divisor", "options"),
-    [(4000, 1, {}), (300, 1, {"bilateral_grid": True}), (40_000, 2, {"accumulate": "pair", "sh_degree": 1, "batch": 2})],
+    [
+        (4000, 1, {}),
+        (4000, 1, {"splat": "Surfel"}),
+        (300, 1, {"bilateral_grid": True}),
+        (40_000, 2, {"accumulate": "pair", "sh_degree": 1, "batch": 2}),
+    ],
 )
 def test_as_much_is_taken_as_was_predicted(capture: Path, count: int, divisor: int, options: dict) -> None:
     dataset = load_dataset(capture, downscale=divisor)
