@@ -102,8 +102,8 @@ def striped(ray: dict[str, Tensor], twins: dict[str, Tensor]) -> Tensor:
     return twins["colors"] * (1 + shade[..., None]) + tint
 
 
-def check_render(inputs: dict[str, Tensor], text: str, camera_model: str = "pinhole", **options: Any) -> None:
-    """Compare images, alphas and all gradients with float64."""
+def check_render(inputs: dict[str, Tensor], camera_model: str = "pinhole", **options: Any) -> None:
+    """Compare images, alphas and all gradients of both types together with float64."""
     leaves = inputs | params_of()
     twins = {name: tensor.detach().double().requires_grad_() for name, tensor in leaves.items()}
     gaussians = [twins[name] for name in ("means", "quats", "scales", "opacities")]
@@ -116,45 +116,38 @@ def check_render(inputs: dict[str, Tensor], text: str, camera_model: str = "pinh
             mean: Tensor, frames: Tensor, scales: Tensor, *_: Tensor, rays: tuple[Tensor, Tensor] = (origins, directions)
         ) -> tuple[Tensor, Tensor]:
             ray = seen(mean, frames, scales, *rays)
-            sigma = -2 * lopsided(ray, twins).clamp(min=1e-30).log() if "Lopsided" in text else ray["point"].square().sum(-1)
+            sigma = -2 * lopsided(ray, twins).clamp(min=1e-30).log()
             return torch.where(ray["away"], 1e9, sigma), torch.ones_like(sigma)
 
-        features = twins["colors"]
-        if "Striped" in text:
-            turn = viewmat[:3, :3]
-            frames = turn @ rotations(twins["quats"])
-            mean = twins["means"] @ turn.T + viewmat[:3, 3]
-            features = striped(seen(mean, frames, twins["scales"], origins, directions), twins)
+        turn = viewmat[:3, :3]
+        mean, frames = twins["means"] @ turn.T + viewmat[:3, 3], turn @ rotations(twins["quats"])
+        features = striped(seen(mean, frames, twins["scales"], origins, directions), twins)
         how: dict[str, Any] = {"sigmas": sigmas, "background": twins["backgrounds"][c], "depths": depths}
         expected.append(render(*gaussians, features, viewmat, twins["Ks"][c], WIDTH, HEIGHT, **how))
     params = {name: leaves[name] for name in PARAMS}
-    images, alphas, _ = of_scene(inputs, splat=shaders.source(text), splat_params=params, camera_model=camera_model, **options)
+    both = shaders.source(FALLOFF + COLOR)
+    images, alphas, _ = of_scene(inputs, splat=both, splat_params=params, camera_model=camera_model, **options)
     compare({"image": images, "alpha": alphas}, expected, leaves, twins, looser=10 if shutter else 2)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_against_float64(packed: bool) -> None:
+def test_against_float64() -> None:
     """Pixels of one thread see different rays; one Gaussian nearly fills the image."""
     inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=131)
     with torch.no_grad():
         inputs["scales"][1] *= 4
-    check_render(inputs, FALLOFF + COLOR, packed=packed)
+    check_render(inputs, packed=False)
 
 
 def test_a_lens_and_a_rolling_shutter() -> None:
     inputs = moving(with_lenses(scene_of("fisheye", WIDTH, HEIGHT, seed=132), "fisheye"), 94)
-    check_render(inputs, FALLOFF + COLOR, "fisheye", rolling_shutter=RollingShutterType.ROLLING_TOP_TO_BOTTOM)
+    check_render(inputs, "fisheye", rolling_shutter=RollingShutterType.ROLLING_TOP_TO_BOTTOM)
 
 
-@pytest.mark.parametrize("with_color", [False, True])
-def test_one_of_both_alone(with_color: bool) -> None:
-    """A colour alone belongs to a Gaussian along rays."""
+def test_a_colour_alone() -> None:
+    """It belongs to a Gaussian along rays."""
     inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=133)
-    params = params_of(names=PARAMS if with_color else PARAMS[:2])
-    text = ROUND.split("struct")[0] + COLOR if with_color else FALLOFF
-    alone = [*results(inputs, text, params), *results(inputs, (ROUND + COLOR) if with_color else FALLOFF, params)]
-    half = len(alone) // 2
-    for one, other in zip(alone[:half], alone[half:], strict=True):
+    params, alone = params_of(), FALLOFF.split("struct")[0] + COLOR
+    for one, other in zip(results(inputs, alone, params), results(inputs, ROUND + COLOR, params), strict=True):
         close(one, other, 1e-4, 1e-5)
 
 
@@ -175,9 +168,8 @@ def test_the_gaussian() -> None:
         close(one, other, 1e-4, 2e-5)
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_falloffs_of_one_number_along_rays(name: str) -> None:
-    inputs, (param, limits, value) = scene_of("pinhole", WIDTH, HEIGHT, seed=135), BUILT_IN[name]
+def test_a_built_in_falloff_along_rays() -> None:
+    inputs, (param, limits, value) = scene_of("pinhole", WIDTH, HEIGHT, seed=135), BUILT_IN["BetaKernel"]
     given = torch.linspace(*limits, N).requires_grad_()
     leaves = inputs | {param: given}
     twins = {key: tensor.detach().double().requires_grad_() for key, tensor in leaves.items()}
@@ -191,7 +183,7 @@ def test_falloffs_of_one_number_along_rays(name: str) -> None:
     expected = [
         render(*gaussians, viewmat, K, WIDTH, HEIGHT, sigmas=sigmas, background=behind) for viewmat, K, behind in cameras
     ]
-    images, alphas, _ = of_scene(inputs, with_eval3d=True, splat=name, splat_params={param: given})
+    images, alphas, _ = of_scene(inputs, with_eval3d=True, splat="BetaKernel", splat_params={param: given})
     compare({"image": images, "alpha": alphas}, expected, leaves, twins, looser=5)
 
 
