@@ -22,6 +22,9 @@ from splat_py.scene.pictures import write_pixels
 
 Rows = NDArray[np.bool_]
 
+# Of five short trainings of a fox's head on a wall, 1.3 separates it in all, 1.5 in three and 1.7 in none.
+REACH = 1.3
+
 # Opacity from which Gaussians make up surfaces.
 _OPAQUE = 0.5
 # Neighbours that a Gaussian may be linked to, also the fewest Gaussians of an object; and those that give its spacing.
@@ -34,7 +37,7 @@ _TRIPLES, _VOTERS, _REFINEMENTS = 500, 4000, 3
 _HIDDEN = 64
 
 
-def objects(gaussians: Gaussians, reach: float = 1.5) -> NDArray[np.int64]:
+def objects(gaussians: Gaussians, reach: float = REACH) -> NDArray[np.int64]:
     """Number the objects of a scene: the label [N] of each Gaussian's object, -1 on the plane that most of the scene lies on.
 
     A Gaussian's spacing is the mean distance to its eight nearest neighbours. Opaque Gaussians nearer to the dominant plane,

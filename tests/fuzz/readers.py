@@ -226,6 +226,7 @@ _RUN = {
         "format": "auto",
         "test_every": 8,
         "undistort": True,
+        "cut_out": "/captures/masks",
         "max_memory": "8GB",
     },
     "config": asdict(TrainConfig(**OWN)),  # type: ignore[arg-type]
