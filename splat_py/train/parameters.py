@@ -124,8 +124,8 @@ class Parameters:
             radii=radii,
             depths=depths,
             v_means2d=v_splats,
-            SURFELS=depths is not None,
             **arrays,
+            **({"SURFELS": True} if depths is not None else {}),
         )
 
     def harmonics_step(self, config: TrainConfig, step: int, status: Array) -> AdamRows:
