@@ -435,7 +435,8 @@ def _record_along_rays(recorder: Recorder) -> None:
         _record_rasterization(recorder, tuning, options, channels, segments, ids, distortion=distortion, median=True)
     # In training (splat_py/train/step.py).
     _record_projection(recorder, SCENE, CAMERAS, Options(16, primitive="Surfel", raw_params=True))
-    recorder.dispatch("densify", "addStatistics", (1, 1, 1), SURFELS=True)
+    for constants in ({}, {"SURFELS": True}):
+        recorder.dispatch("densify", "addStatistics", (1, 1, 1), **constants)
     for stride, first in ((4, 0), (8, 3)):
         recorder.dispatch("loss", "takeColors", (1, 1, 1), STRIDE=stride, FIRST=first)
     # gsplat's stages make lists in torch.
