@@ -200,7 +200,7 @@ def conduct(path: Path, out: Path, device: str | None = None) -> None:
             for seed in experiment.seeds:
                 folder = RunFolder(out / capture / kind / str(seed))
                 plan[capture][kind].append(Run(f"{capture}, {kind}, seed {seed}", here, replace(config, seed=seed), folder))
-    # Seeds change last, so that an interrupted experiment has as many runs of each kind.
+    # All kinds with one seed, then with the next, so that an interrupted experiment has as many runs of each kind.
     runs = [run for kinds_of in plan.values() for of_seed in zip(*kinds_of.values(), strict=True) for run in of_seed]
     for run in runs:
         run.refuse_changed()
