@@ -170,11 +170,9 @@ class Bench(OnDevice):
     """Time the stages of a render and of a training step: medians in milliseconds. With --quality, conduct an experiment
     instead: train kinds of runs with several seeds on several captures, and compare their scores.
 
-    Examples:
-      splat bench --data captures/fox --out benchmarks/rasterization.json
-      splat bench --quality experiment.toml
+    Example: splat bench --data captures/fox --out benchmarks/rasterization.json
 
-    experiment.toml:
+    Example of an experiment, for splat bench --quality experiment.toml:
       captures = ["captures/fox"]
       seeds = [0, 1, 2]
       common = {steps = 2000, downscale = 8}

@@ -45,7 +45,7 @@ _COLUMNS = (
     ("lpips", "LPIPS", ".4f", True),
     ("gaussians", "Gaussians", ",.0f", True),
     ("processor_seconds", "processor s", ",.1f", False),
-    ("bytes", "bytes", ",.0f", False),
+    ("megabytes", "MB", ",.1f", False),
 )
 
 
@@ -125,14 +125,14 @@ def _refuse_unknown(given: Mapping[str, Any], known: Collection[str], where: str
 
 @dataclass(frozen=True)
 class Outcome:
-    """Scores of a finished run, means over the held-out views; bytes of scene.ply; and the CPU time (user and system) of its
+    """Scores of a finished run, means over the held-out views; the size of scene.ply; and the CPU time (user and system) of its
     training, None if it was interrupted."""
 
     psnr: float
     ssim: float
     lpips: float | None
     gaussians: int
-    bytes: int
+    megabytes: float
     processor_seconds: float | None
 
 
@@ -171,7 +171,7 @@ class Run:
         with refusing(f"{file} is damaged", f"delete {self.folder.root}", KeyError, TypeError, AttributeError, ValueError):
             held_out = metrics["held_out"]
             found = {"psnr": held_out["psnr"], "ssim": held_out["ssim"], "lpips": held_out.get("lpips")}
-            found |= {"gaussians": metrics["gaussians"], "bytes": self.folder.scene.stat().st_size}
+            found |= {"gaussians": metrics["gaussians"], "megabytes": self.folder.scene.stat().st_size / 1e6}
             return dataclass_of(Outcome, found | {"processor_seconds": metrics.get("processor_seconds")})
 
 
@@ -200,7 +200,7 @@ def conduct(path: Path, out: Path, device: str | None = None) -> None:
             for seed in experiment.seeds:
                 folder = RunFolder(out / capture / kind / str(seed))
                 plan[capture][kind].append(Run(f"{capture}, {kind}, seed {seed}", here, replace(config, seed=seed), folder))
-    # Seeds change last, so that an interrupted experiment has as many runs of each kind.
+    # All kinds with one seed, then with the next, so that an interrupted experiment has as many runs of each kind.
     runs = [run for kinds_of in plan.values() for of_seed in zip(*kinds_of.values(), strict=True) for run in of_seed]
     for run in runs:
         run.refuse_changed()

@@ -171,6 +171,11 @@ def test_what_is_no_experiment(text: str, message: str, tmp_path: Path) -> None:
     refused(message, Experiment.read, tmp_path / "experiment.toml")
 
 
+def test_help_shows_an_experiment(tmp_path: Path) -> None:
+    """Parsers of docstrings drop a section that is titled Examples, and join lines that are not indented."""
+    assert "\n  seeds = [0, 1, 2]\n" in done("bench", "--help", cwd=tmp_path)
+
+
 def test_the_embedded_demo_is_the_capture_if_none_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment, "write_demo_scene", lambda folder: write_demo_scene(folder, views=9, size=16))
     monkeypatch.setattr(splat_py.train.run, "open_lpips", lambda: Lpips(lambda x, y: torch.tensor(0.25)))
