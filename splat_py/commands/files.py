@@ -38,7 +38,7 @@ class Export:
 
     With --playground, write a page whose kernels, as WGSL on WebGPU, draw the scene and fit pictures.
 
-    Examples:
+    For example:
       splat export runs/fox fox.html
       splat export runs/fox --playground fox.html
     """
@@ -176,7 +176,7 @@ class Edit(OnDevice):
     The order of the steps is fixed: merge; remove faulty Gaussians; crop, in the coordinates of the input files; keep or
     remove objects; keep the subject; remove floaters; keep harmonics; scale, then rotate about the origin, then translate.
 
-    Examples:
+    For example:
       splat edit room.ply table.spz both.sog --crop -1 -1 -1 1 1 1 --remove-floaters
       splat edit runs/fox/scene.ply fox.ply --keep-subject --remove-floaters --data runs/fox
       splat edit runs/fox fox.ply --keep-object 0001.jpg 540 600 --masks masks --data runs/fox

@@ -172,7 +172,7 @@ def test_what_is_no_experiment(text: str, message: str, tmp_path: Path) -> None:
 
 
 def test_help_shows_an_experiment(tmp_path: Path) -> None:
-    """Parsers of docstrings drop a section that is titled Examples, and join lines that are not indented."""
+    """Parsers of docstrings join lines that are not indented."""
     assert "\n  seeds = [0, 1, 2]\n" in done("bench", "--help", cwd=tmp_path)
 
 
