@@ -78,7 +78,7 @@ def seen(mean: Tensor, frames: Tensor, scales: Tensor, origins: Tensor, directio
     """The fields of `SplatRay`, [H, W, N, ...], and True where a ray leads away from a mean."""
     position = mean - origins[:, :, None]
     white = frames.mT / scales[:, :, None]
-    # Of matrices near a rotation too, so that a pose's nine numbers have the shader's derivatives.
+    # Scales are lengths of the matrix's rows, as in the shader: a pose's nine numbers are no rotation's when they move.
     scales = 1 / white.norm(dim=-1)
     axes = white * scales[:, :, None]
     centre, ahead = (torch.einsum("nij,hwnj->hwni", white, v) for v in (position, directions[:, :, None].expand_as(position)))
