@@ -306,14 +306,14 @@ class Edit(OnDevice):
 
         device = get_device(self.device)
         how: dict[str, Any] = {"antialiased": gaussians.antialiased, "near": dataset.near, "device": device}
-        removed = bool(self.remove_object)
+        places, removed = self.keep_object or self.remove_object, bool(self.remove_object)
         with console.status("finding objects"):
             labels, rows = objects(gaussians, self.reach), np.zeros(len(gaussians), bool)
-            for photograph, x, y in self.keep_object or self.remove_object:
+            for photograph, x, y in places:
                 view = _view(dataset, photograph)
                 # Pixels are those of the stored photograph.
                 rows |= pick(gaussians, labels, view.stored_camera.resized(view.lens.width, view.lens.height), x, y, **how)
-        what = f"the object{'s' * (len(self.keep_object + self.remove_object) > 1)}: {rows.sum():,} Gaussians"
+        what = f"the object{'s' * (len(places) > 1)}: {rows.sum():,} Gaussians"
         if self.masks is not None:
             shown = track(dataset.views, "masks")
             count = write_masks(self.masks, dataset.root, shown, gaussians, rows, outside=removed, **how)

@@ -163,6 +163,8 @@ class Train(OnDevice):
             from splat_py.viewer.page_server import require_viewer
 
             require_viewer()
+        if data.cut_out and not (self.resume or config.environment or "random_background" in given):
+            config = replace(config, random_background=True)
         if self.config.environment and not (self.config.splat == "Gaussian" and self.config.has_harmonics):
             console.print(
                 "the sky will be missing in exported files, because far Gaussians cannot join splats or colours of another "

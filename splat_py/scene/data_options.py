@@ -31,7 +31,7 @@ class DataOptions:
     # Undistort each photograph to a pinhole camera instead of rendering through its lens; `splat fit-volume` always does.
     undistort: bool = False
     # A folder of masks of an object, as `splat view` and `splat edit --masks` write: train it alone, as if the photographs were
-    # transparent where they are black. Photographs without a mask are left out. Add --random-background.
+    # transparent where they are black. Photographs without a mask are left out. `splat train` then uses --random-background.
     cut_out: Path | None = None
     # Memory limit of the run, such as 8GB; by default three quarters of the free memory. `splat train` predicts its memory and
     # stops before it starts if that is more; it streams photographs from disk if they do not fit as well.

@@ -217,7 +217,8 @@ def averaged(rgb: Pixels, ignored: Pixels, camera: Camera) -> UInt8Array:
 
 def find_mask(root: Path, path: Path) -> Path | None:
     """The mask in `root`/masks of a photograph in `root`/images: it has the same stem, or (COLMAP) the name + .png."""
-    return mask_in(root / "masks", inner_name(root, path)) if path.is_relative_to(root / "images") else None
+    images = root / "images"
+    return mask_in(root / "masks", path.relative_to(images)) if path.is_relative_to(images) else None
 
 
 def inner_name(root: Path, path: Path) -> Path:

@@ -445,11 +445,15 @@ class ObjectPanel:
 
     def toggle(self, gaussians: Gaussians, camera: Camera, x: int, y: int, **how: object) -> None:
         """Select the object at a pixel, or no longer if it was selected. SplatError as `splat_py.render.selection`."""
-        reach = float(self._reach.value)
-        if self._labels is None or self._labels[0] is not gaussians or self._labels[1] != reach:
-            self._labels = gaussians, reach, objects(gaussians, reach)
-        rows, before = pick(gaussians, self._labels[2], camera, x, y, **how), self.selected(gaussians)
-        if before is not None:
-            rows = before & ~rows if before[rows].all() else before | rows
-        self._selected = gaussians, rows
-        self._status.content = f"{rows.sum():,} Gaussians are selected"
+        before, reach = self.selected(gaussians), float(self._reach.value)
+        self._status.content = "finding objects…"
+        try:
+            if self._labels is None or self._labels[0] is not gaussians or self._labels[1] != reach:
+                self._labels = gaussians, reach, objects(gaussians, reach)
+            rows = pick(gaussians, self._labels[2], camera, x, y, **how)
+            if before is not None:
+                rows = before & ~rows if before[rows].all() else before | rows
+            self._selected = gaussians, rows
+        finally:
+            count = 0 if self._selected is None else self._selected[1].sum()
+            self._status.content = f"{count:,} Gaussians are selected" if count else _NOTHING

@@ -217,12 +217,12 @@ class Viewer:
         if full:
             self._full_seconds = time.monotonic() - began
 
-    def _picture(self, camera: Camera) -> NDArray[np.uint8]:
+    def _picture(self, camera: Camera, *, tinted: bool = True) -> NDArray[np.uint8]:
         assert self.scene.gaussians is not None
         mode = self._mode.value if self._mode.value in MODES else MODES[0]
         inside, look = self._crop.inside(self.scene.gaussians), self.scene.look
         picture, rows = look.draw(inside, camera, mode), self._objects.selected(inside)
-        if rows is not None:
+        if rows is not None and tinted:
             picture += _TINTED * shares(inside, rows, camera, **look.how)[..., None] * (_TINT - picture)
         return to_bytes(picture)
 
@@ -241,7 +241,7 @@ class Viewer:
         if clicked is None:
             return
         client, gaussians, camera, pixel = clicked
-        with _telling(lambda fault: self._note(client, "Nothing is selected", fault)):
+        with _telling(lambda fault: self._note(client, "Cannot select this", fault)):
             self._may_take_long()
             self._objects.toggle(gaussians, camera, *pixel, **self.scene.look.how)
             self.frames.change(moving=False)
@@ -319,7 +319,7 @@ class Viewer:
         def frames() -> Iterator[NDArray[np.floating]]:
             for i, camera in enumerate(cameras):
                 progress(f"frame {i + 1} of {len(cameras)}")
-                yield self._picture(camera) / np.float32(255)
+                yield self._picture(camera, tinted=False) / np.float32(255)
                 # Between frames of the video, serve pages that move.
                 self.draw()
 

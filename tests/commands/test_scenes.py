@@ -198,9 +198,10 @@ def test_an_object_is_cut_out_and_trained_alone(capture: Path, tmp_path: Path) -
         assert fault in refusal("edit", "scene.ply", "no.ply", *options, *where, cwd=tmp_path)
     assert not (tmp_path / "no.ply").exists()
 
-    train = ("train", capture, "--cut-out", "masks", "--random-background", "--out", "run", "--steps")
+    train = ("train", capture, "--cut-out", "masks", "--out", "run", "--steps")
     done(*train, 60, cwd=tmp_path)
     assert json.loads((tmp_path / "run/run.json").read_text())["data"]["cut_out"] == str(tmp_path / "masks")
+    assert json.loads((tmp_path / "run/run.json").read_text())["config"]["random_background"]
     done(*train, 61, "--resume", cwd=tmp_path)
     done("render", "run", "--mode", "alpha", "--views", "all", "--out", "views", cwd=tmp_path)
     view, mask = (iio.imread(tmp_path / path) for path in ("views/004.png", "masks/004.png.png"))
