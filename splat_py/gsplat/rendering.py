@@ -12,6 +12,8 @@ from torch import Tensor
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import require_number
 from splat_py.gpu.sources import constant
+from splat_py.gsplat.assertions import ensure_shape
+from splat_py.gsplat.checks import refuse
 from splat_py.gsplat.torch_impl import own_package
 from splat_py.gsplat.unsupported import (  # noqa: F401
     ExternalDistortionModelParameters,
@@ -194,17 +196,15 @@ def rasterization(
     arguments |= {"max_alpha": max_alpha()} | arguments.pop("own")
     for name in _IGNORED:
         del arguments[name]
-    for name in _REFUSED:
-        value = arguments.pop(name)
-        if value is not None and value is not False:
-            given = f"={value!r}" if isinstance(value, bool | int | float | str) else ""
-            raise NotImplementedError(f"splat_py.gsplat.rasterization does not support {name}{given}; leave {name} out")
-    _check_config(renderer_config, with_eval3d)
+    refuse("rasterization", **{name: arguments.pop(name) for name in _REFUSED})
+    check_config(renderer_config, with_eval3d)
     if tile_size is None and with_ut and with_eval3d:
         # Tiles decide how far Gaussians reach.
         arguments["tile_size"] = _tile_size(width, height, with_eval3d)
     if ut_params is None:
         arguments["ut_params"] = UnscentedTransformParameters()
+    if isinstance(rays, Tensor):
+        arguments["rays"] = ensure_shape("rays", rays, (*viewmats.shape[:-2], int(height), int(width), 6))
     images, alphas, meta = _rasterize(**arguments)
     return images, alphas, _with_keys(meta)
 
@@ -225,7 +225,8 @@ def _tile_size(width: int, height: int, with_eval3d: Any) -> int:
     return 8 if with_eval3d and not is_1_5() and min(width, height) < 1080 else 16
 
 
-def _check_config(config: Any, with_eval3d: bool) -> None:
+def check_config(config: Any, with_eval3d: bool) -> None:
+    """Raise an error for a `renderer_config` that gsplat refuses."""
     kind = type(config).__name__
     if not isinstance(config, RendererConfig | None):
         raise TypeError(f"renderer_config is a {kind}; give a RendererConfig or None")
