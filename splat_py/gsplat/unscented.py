@@ -15,7 +15,7 @@ from splat_py.gsplat.assertions import ensure_shape
 from splat_py.gsplat.checks import device_to_differentiate, refuse
 from splat_py.gsplat.pixels import Rows, prepare
 from splat_py.gsplat.projection import project_gaussians
-from splat_py.gsplat.rendering import UnscentedTransformParameters, check_config
+from splat_py.gsplat.rendering import UnscentedTransformParameters, check_config, without_degenerate
 from splat_py.gsplat.version import by_position
 from splat_py.render.cameras import camera_type, lens_coefficients, midway, shutter_of
 from splat_py.render.checks import check_cameras, check_gaussians
@@ -70,6 +70,7 @@ def fully_fused_projection_with_ut(
         "ut_params": UnscentedTransform.of(ut_params or UnscentedTransformParameters()),
     }
     options |= Options.same_named(arguments)
+    means = without_degenerate(means, quats, scales)
     gaussians, seen = (means, quats, scales, opacities), (viewmats, Ks, width, height)
     # gsplat's radii are always those of compensated opacities.
     splats, compensations = project_gaussians(*gaussians, *seen, True, options, lenses=lenses, viewmats_rs=viewmats_rs)
@@ -115,7 +116,7 @@ def rasterize_to_pixels_eval3d(
 
     Args:
         colors, opacities: [..., C, N, D] and [..., C, N].
-        rays: [..., C, H, W, 6], or a shape that broadcasts to it, or [..., C, H W, 6].
+        rays: [..., C, H, W, 6], or a shape that broadcasts to it or has as many elements.
         use_hit_distance: put distances along rays, Σ w d, in the place of the last channel.
         ut_params, return_normals, renderer_config: do not affect results.
 
@@ -184,9 +185,9 @@ def _blend(
     others: dict[str, Any] = {"lenses": lenses, "viewmats_rs": of_cameras["viewmats_rs"], "device": device}
     splats = project(means, quats, scales, opaque, viewmats, Ks, *size, options, **others)
     if rays is not None:
-        if rays.shape == (*lead, size[0] * size[1], 6):
-            rays = rays.unflatten(-2, size[::-1])
-        rays = ensure_shape("rays", rays, (*lead, *size[::-1], 6))
+        shape = *lead, *size[::-1], 6
+        # gsplat reads them one after the other.
+        rays = rays.reshape(shape) if rays.numel() == math.prod(shape) else ensure_shape("rays", rays, shape)
         splats = replace(splats, rays=in_camera(rays, viewmats).flatten(0, -4))
     # So far they are 1, or 0 if culled.
     splats = replace(splats, opacities=opacities * splats.opacities)

@@ -91,7 +91,7 @@ def test_rays_and_masks() -> None:
     turned = points @ s.viewmats[:, None, :3, :3]
     centres = -(s.viewmats[:, :3, :3].mT @ s.viewmats[:, :3, 3:])[..., 0]
     rays = torch.cat([centres[:, None, None].expand_as(turned), turned], -1)
-    for given in (rays, rays.flatten(1, 2)):
+    for given in (rays, rays.flatten(1, 2), rays[None]):
         torch.testing.assert_close(blended(s, colors, offsets, ids, rays=given)[0], expected, rtol=1e-4, atol=1e-4)
     shown = masks.repeat_interleave(TILE, 1).repeat_interleave(TILE, 2)[:, : s.height, : s.width]
     images, found, last, counts, normals = blended(s, colors, offsets, ids, masks=masks)
@@ -127,6 +127,26 @@ def test_radii_are_those_of_compensated_opacities() -> None:
     assert torch.equal(without[0], ours[0]) and without[4] is None
     larger = gsplat.fully_fused_projection_with_ut(means, s.quats, scales, None, *camera)[0]
     assert (larger >= ours[0]).all() and (larger > 0).all()
+
+
+def test_version_1_6_culls_gaussians_without_an_orientation_or_a_width() -> None:
+    s = scene()
+    quats, scales = s.quats.detach().clone(), s.scales.detach().clone()
+    camera = s.viewmats, s.Ks, s.width, s.height
+    drawn = gsplat.fully_fused_projection_with_ut(s.means, quats, scales, s.opacities, *camera)[0].all(-1)
+    first, second = drawn.all(0).nonzero()[:2, 0].tolist()
+    quats[first], scales[second, 1] = 0, 0
+    gsplat.use("1.6")
+    try:
+        radii = gsplat.fully_fused_projection_with_ut(s.means, quats, scales, s.opacities, *camera)[0]
+        rendered = (s.means, quats, scales, s.opacities, torch.rand(50, 3), *camera)
+        _, alphas, meta = gsplat.rasterization(*rendered, packed=False, with_ut=True)
+    finally:
+        gsplat.use("1.5.3")
+    for found in (radii, meta["radii"]):
+        assert not found[:, [first, second]].any() and found.any()
+    alphas.sum().backward()
+    assert s.means.grad is not None and s.means.grad.isfinite().all()
 
 
 def test_what_the_stages_refuse() -> None:
