@@ -166,8 +166,9 @@ def _blend(
     **of_cameras: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     check_config(renderer_config, True)
-    lead, size = viewmats.shape[:-2], (int(image_width), int(image_height))
+    size = int(image_width), int(image_height)
     shutter, lenses = _cameras("rasterize_to_pixels_eval3d", means, quats, scales, None, viewmats, Ks, *size, **of_cameras)
+    lead = viewmats.shape[:-2]
     check_tensors({"means": means, "colors": colors, "opacities": opacities, "backgrounds": backgrounds, "rays": rays})
     check_shape("colors", colors, (*lead, means.shape[-2], "D"))
     device, with_hits = device_to_differentiate(means), use_hit_distance or return_normals
@@ -189,11 +190,11 @@ def _blend(
         # gsplat reads them one after the other.
         rays = rays.reshape(shape) if rays.numel() == math.prod(shape) else ensure_shape("rays", rays, shape)
         splats = replace(splats, rays=in_camera(rays, viewmats).flatten(0, -4))
-    # So far they are 1, or 0 if culled.
-    splats = replace(splats, opacities=opacities * splats.opacities)
     rows: Rows = {"colors": (colors, ("D",)), "opacities": (opacities, ())}
     lists = isect_offsets, flatten_ids, masks, False, False
     *_, options, tiles = prepare(splats.means2d, rows, backgrounds, size, tile_size, *lists, "auto", **kind)
+    # So far they are 1, or 0 if culled.
+    splats = replace(splats, opacities=opacities * splats.opacities)
     kept = colors.shape[-1] - use_hit_distance
     if with_hits:
         assert splats.normals is not None

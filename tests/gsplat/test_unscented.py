@@ -93,6 +93,13 @@ def test_rays_and_masks() -> None:
     rays = torch.cat([centres[:, None, None].expand_as(turned), turned], -1)
     for given in (rays, rays.flatten(1, 2), rays[None]):
         torch.testing.assert_close(blended(s, colors, offsets, ids, rays=given)[0], expected, rtol=1e-4, atol=1e-4)
+    gaussians = s.means, s.quats, s.scales, s.opacities, colors[0]
+    named: dict[str, Any] = {"packed": False, "with_eval3d": True}
+    shared, each = (
+        gsplat.rasterization(*gaussians, s.viewmats, s.Ks, s.width, s.height, rays=given, **named)[0]
+        for given in (rays[0], rays[:1].repeat(2, 1, 1, 1))
+    )
+    assert torch.equal(shared, each) and shared.any()
     shown = masks.repeat_interleave(TILE, 1).repeat_interleave(TILE, 2)[:, : s.height, : s.width]
     images, found, last, counts, normals = blended(s, colors, offsets, ids, masks=masks)
     assert torch.equal(images, expected * shown[..., None]) and torch.equal(found, alphas * shown[..., None])
@@ -160,6 +167,10 @@ def test_what_the_stages_refuse() -> None:
     with pytest.raises(TypeError, match="renderer_config"):
         blended(s, colors, offsets, ids, renderer_config=3)
     refused(r"colors has shape \[2, 49, 3\]", blended, s, colors[:, 1:], offsets, ids)
+    rest = s.viewmats, s.Ks, s.width, s.height, TILE, offsets, ids
+    refused(
+        r"opacities has shape \[50\]", gsplat.rasterize_to_pixels_eval3d, s.means, s.quats, s.scales, colors, s.opacities, *rest
+    )
     refused("flatten_ids holds an index outside", blended, s, colors, offsets, ids + 100)
     refused("rays must have shape", blended, s, colors, offsets, ids, rays=torch.rand(3, 6))
     gaussians = s.means, s.quats, s.scales, s.opacities
