@@ -25,6 +25,7 @@ _STAGES = {
     "pixels": ("rasterize_to_pixels", "rasterize_to_pixels_2dgs"),
     "projection": ("fully_fused_projection", "fully_fused_projection_2dgs", *_HARMONICS),
     "torch_impl": ("proj", "quat_scale_to_covar_preci", "world_to_cam"),
+    "unscented": ("fully_fused_projection_with_ut", "rasterize_to_pixels_eval3d", "rasterize_to_pixels_eval3d_extra"),
 }
 _BUILD = ("has_2dgs", "has_3dgs", "has_3dgut", "has_adam", "has_camera_wrappers", "has_losses", "has_reloc")
 _FTHETA = ("FThetaCameraDistortionParameters", "FThetaPolynomialType")
@@ -57,8 +58,9 @@ _PATHS: dict[str, _Homes] = {
     "_helper": {
         "assertions": (
             *("assert_shape", "ensure_shape", "expand_named_params", "expect_call", "expect_group", "expect_true"),
-            *("assert_close", "assert_grad_sparsity", "assert_mismatch_ratio"),
-            *("expect_close", "expect_grad_sparsity", "expect_mismatch_ratio"),
+            *("assert_close", "assert_close_with_boundary_band", "assert_grad_reference_close", "assert_grad_sparsity"),
+            *("assert_mismatch_ratio", "expect_close", "expect_close_with_boundary_band", "expect_grad_reference_close"),
+            *("expect_grad_sparsity", "expect_mismatch_ratio", "get_inlier_abserror_mask"),
         ),
         "utils": ("load_test_data",),
     },

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from splat_py.gsplat.checks import ArgumentError
+from splat_py.gsplat.torch_impl import MissingPackageError, own_package
 
 
 def expand_named_params(named_params: Sequence[tuple[str, Any]]) -> list[Any]:
@@ -74,3 +75,18 @@ def expect_true(condition: object, msg: str = "") -> bool:
 expect_group = nullcontext
 expect_close, expect_mismatch_ratio = partial(expect_call, assert_close), partial(expect_call, assert_mismatch_ratio)
 expect_grad_sparsity = partial(expect_call, assert_grad_sparsity)
+
+
+def _own(name: str, *args: Any, **named: Any) -> Any:
+    """Call one of gsplat 1.6's own assertions. MissingPackageError if the installed package lacks it."""
+    found = getattr(own_package("_helper"), name, None)
+    if found is None:
+        raise MissingPackageError(f"{name} needs gsplat 1.6, which is not installed; install it from gsplat's repository")
+    return found(*args, **named)
+
+
+assert_close_with_boundary_band = partial(_own, "assert_close_with_boundary_band")
+assert_grad_reference_close = partial(_own, "assert_grad_reference_close")
+expect_close_with_boundary_band = partial(_own, "expect_close_with_boundary_band")
+expect_grad_reference_close = partial(_own, "expect_grad_reference_close")
+get_inlier_abserror_mask = partial(_own, "get_inlier_abserror_mask")

@@ -1,6 +1,7 @@
 """Checks of this package's arguments; errors name the argument in one sentence."""
 
 import math
+from typing import Any
 
 from torch import Tensor
 
@@ -34,6 +35,15 @@ def check_camera_model(camera_model: str) -> None:
         raise NotImplementedError(f"camera_model={camera_model!r} is not supported; use pinhole, ortho or fisheye")
     if camera_model not in ("pinhole", "ortho", "fisheye"):
         raise SplatError(f"camera_model is {camera_model!r}; use pinhole, ortho or fisheye")
+
+
+def refuse(function: str, **given: Any) -> None:
+    """Raise NotImplementedError for an argument that is given, neither None nor False, to a function that does not support
+    it."""
+    for name, value in given.items():
+        if value is not None and value is not False:
+            shown = f"={value!r}" if isinstance(value, bool | int | float | str) else ""
+            raise NotImplementedError(f"splat_py.gsplat.{function} does not support {name}{shown}; leave {name} out")
 
 
 def check_tiles(isect_offsets: Tensor, images: tuple[int, ...], size: tuple[int, int], tile_size: int) -> None:

@@ -64,7 +64,7 @@ def rasterize_to_pixels(
     size = int(image_width), int(image_height)
     rows: Rows = {"conics": (conics, (3,)), "colors": (colors, ("D",)), "opacities": (opacities, ())}
     lists = isect_offsets, flatten_ids, masks, packed
-    images, device, options, tiles = _prepare(means2d, rows, backgrounds, size, tile_size, *lists, absgrad, accumulate)
+    images, device, options, tiles = prepare(means2d, rows, backgrounds, size, tile_size, *lists, absgrad, accumulate)
     # The last stages do not use depths and radii: pass placeholders.
     projected = ProjectedSplats(means2d, opacities, conics, opacities, tiles.ids.new_empty(0))
     colors, alphas = rasterize(projected, colors, tiles, *size, backgrounds, options, device=device)
@@ -114,7 +114,7 @@ def rasterize_to_pixels_2dgs(
     rows: Rows = {"ray_transforms": (ray_transforms, (3, 3)), "colors": (colors, ("D",)), "opacities": (opacities, ())}
     rows |= {"normals": (normals, (3,)), "densify": (densify, (2,))}
     lists = isect_offsets, flatten_ids, masks, packed
-    prepared = _prepare(means2d, rows, backgrounds, size, tile_size, *lists, absgrad, accumulate, primitive="GsplatSurfel")
+    prepared = prepare(means2d, rows, backgrounds, size, tile_size, *lists, absgrad, accumulate, primitive="GsplatSurfel")
     images, device, options, tiles = prepared
     if distloss and backgrounds is not None and (backgrounds[..., -1] != 0).any():
         raise SplatError("backgrounds is not 0 in its last channel, the depth, as distloss=True needs; set it to 0")
@@ -126,7 +126,7 @@ def rasterize_to_pixels_2dgs(
     return blended, alphas, of_surfels, distortion, median
 
 
-def _prepare(
+def prepare(
     means2d: Tensor,
     rows: Rows,
     backgrounds: Tensor | None,

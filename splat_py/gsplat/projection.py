@@ -1,6 +1,7 @@
 """gsplat's first stages on top of splat_py's: Gaussians and surfels → splats, spherical harmonics → colours."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,34 +77,46 @@ def fully_fused_projection(
     else:
         check_shape("quats", quats, (*batch, count, 4))
         check_shape("scales", scales, (*batch, count, 3))
-    if opacities is None:
-        effective = means.new_full((*batch, count), _OPAQUE)
-    else:
+    if opacities is not None:
         check_shape("opacities", opacities, (*batch, count))
-        effective = opacities.detach()
+    options = {"camera_model": CAMERA_MODELS[camera_model], **Options.same_named(locals())}
+    gaussians, seen = (means, quats, scales, opacities), (viewmats, Ks, width, height)
+    splats, compensations = project_gaussians(*gaussians, *seen, calc_compensations, options, covars=covars)
+    return *_ids_of(splats, count, cameras), splats.radii, splats.means2d, splats.depths, splats.conics, compensations
 
-    device = device_to_differentiate(means)
-    options = Options.on(
-        device,
-        antialiased=calc_compensations and opacities is not None,
-        camera_model=CAMERA_MODELS[camera_model],
-        **Options.same_named(locals()),
-    )
-    splats = project(means, quats, scales, effective, viewmats, Ks, width, height, options, covars=covars, device=device)
-    compensations = None
-    if calc_compensations and opacities is not None:
+
+def project_gaussians(
+    means: Tensor,
+    quats: Tensor | None,
+    scales: Tensor | None,
+    opacities: Tensor | None,
+    viewmats: Tensor,
+    Ks: Tensor,
+    width: int,
+    height: int,
+    calc_compensations: bool,
+    options: dict[str, Any],
+    **others: Tensor | None,
+) -> tuple[ProjectedSplats, Tensor | None]:
+    """Splats and their compensations, None unless asked for. Opacities have no gradient."""
+    device, effective = device_to_differentiate(means), means.new_full(means.shape[:-1], _OPAQUE)
+    if opacities is not None:
+        effective = opacities.detach()
+    chosen = Options.on(device, antialiased=calc_compensations and opacities is not None, **options)
+    splats = project(means, quats, scales, effective, viewmats, Ks, width, height, chosen, device=device, **others)
+    if not calc_compensations:
+        return splats, None
+    if opacities is not None:
         gaussian_ids = splats.gaussian_ids
         before = effective[..., None, :] if gaussian_ids is None else effective.flatten()[gaussian_ids]
         # Splats with opacities below 1/255 are culled.
-        compensations = splats.opacities / before.clamp(min=1 / 255)
-    elif calc_compensations:
-        # det (Σ - eps2d) / det Σ, computed from the inverse of Σ.
-        a, b, c = splats.conics.unbind(-1)
-        ratio = 1 - eps2d * (a + c) + eps2d**2 * (a * c - b * b)
-        # 1.5.3 has no lower limit; a small one keeps the square root's slope finite.
-        least = 1e-3 if is_1_5() else _MIN_COMPENSATION
-        compensations = ratio.clamp(min=least**2).sqrt() * (splats.radii > 0).all(-1)
-    return *_ids_of(splats, count, cameras), splats.radii, splats.means2d, splats.depths, splats.conics, compensations
+        return splats, splats.opacities / before.clamp(min=1 / 255)
+    # det (Σ - eps2d) / det Σ, computed from the inverse of Σ.
+    (a, b, c), eps2d = splats.conics.unbind(-1), chosen.eps2d
+    ratio = 1 - eps2d * (a + c) + eps2d**2 * (a * c - b * b)
+    # 1.5.3 has no lower limit; a small one keeps the square root's slope finite.
+    least = 1e-3 if is_1_5() else _MIN_COMPENSATION
+    return splats, ratio.clamp(min=least**2).sqrt() * (splats.radii > 0).all(-1)
 
 
 @graph_break

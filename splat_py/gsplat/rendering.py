@@ -7,11 +7,15 @@ from functools import wraps
 from inspect import signature
 from typing import Any, Literal, Self, get_args
 
+import torch
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import require_number
 from splat_py.gpu.sources import constant
+from splat_py.gpu.tensors import check_tensors
+from splat_py.gsplat.assertions import ensure_shape
+from splat_py.gsplat.checks import refuse
 from splat_py.gsplat.torch_impl import own_package
 from splat_py.gsplat.unsupported import (  # noqa: F401
     ExternalDistortionModelParameters,
@@ -19,6 +23,7 @@ from splat_py.gsplat.unsupported import (  # noqa: F401
     rasterization_inria_wrapper,
 )
 from splat_py.gsplat.version import by_position, is_1_5, key_bits, max_alpha
+from splat_py.render.checks import check_gaussians
 from splat_py.render.meta import Later
 from splat_py.render.rasterization import rasterization as _rasterize
 from splat_py.render.surfels import rasterization_2dgs as _rasterize_2dgs
@@ -194,17 +199,18 @@ def rasterization(
     arguments |= {"max_alpha": max_alpha()} | arguments.pop("own")
     for name in _IGNORED:
         del arguments[name]
-    for name in _REFUSED:
-        value = arguments.pop(name)
-        if value is not None and value is not False:
-            given = f"={value!r}" if isinstance(value, bool | int | float | str) else ""
-            raise NotImplementedError(f"splat_py.gsplat.rasterization does not support {name}{given}; leave {name} out")
-    _check_config(renderer_config, with_eval3d)
+    refuse("rasterization", **{name: arguments.pop(name) for name in _REFUSED})
+    check_config(renderer_config, with_eval3d)
     if tile_size is None and with_ut and with_eval3d:
         # Tiles decide how far Gaussians reach.
         arguments["tile_size"] = _tile_size(width, height, with_eval3d)
     if ut_params is None:
         arguments["ut_params"] = UnscentedTransformParameters()
+    if isinstance(rays, Tensor) and isinstance(viewmats, Tensor):
+        require_number(width=width, height=height)
+        arguments["rays"] = ensure_shape("rays", rays, (*viewmats.shape[:-2], int(height), int(width), 6))
+    if with_ut is True and covars is None:
+        arguments["means"] = without_degenerate(means, quats, scales)
     images, alphas, meta = _rasterize(**arguments)
     return images, alphas, _with_keys(meta)
 
@@ -225,7 +231,19 @@ def _tile_size(width: int, height: int, with_eval3d: Any) -> int:
     return 8 if with_eval3d and not is_1_5() and min(width, height) < 1080 else 16
 
 
-def _check_config(config: Any, with_eval3d: bool) -> None:
+def without_degenerate(means: Tensor, quats: Any, scales: Any) -> Tensor:
+    """Means that are NaN, and so culled, for a quaternion of 0 or a scale of 0, as gsplat 1.6 culls them if `with_ut`."""
+    if is_1_5():
+        return means
+    check_tensors({"means": means, "quats": quats, "scales": scales}, needed=("means", "quats", "scales"))
+    check_gaussians(means, quats, scales, means[..., 0])
+    least = torch.finfo(torch.float32).eps
+    sound = (quats.square().sum(-1) > least) & (scales > least).all(-1)
+    return torch.where(sound[..., None], means, torch.nan)
+
+
+def check_config(config: Any, with_eval3d: bool) -> None:
+    """Raise an error for a `renderer_config` that gsplat refuses."""
     kind = type(config).__name__
     if not isinstance(config, RendererConfig | None):
         raise TypeError(f"renderer_config is a {kind}; give a RendererConfig or None")

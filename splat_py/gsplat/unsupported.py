@@ -4,10 +4,6 @@ from itertools import chain
 from typing import Any, NoReturn
 
 NAMES = (
-    # the unscented transform alone, and splats evaluated in world space
-    "fully_fused_projection_with_ut",
-    "rasterize_to_pixels_eval3d",
-    "rasterize_to_pixels_eval3d_extra",
     # other renderers
     "rasterization_2dgs_inria_wrapper",
     "rasterization_inria_wrapper",
@@ -49,10 +45,6 @@ EXPERIMENTAL = (
 
 # Further names by module.
 BY_MODULE = {
-    "_helper": (
-        *("assert_close_with_boundary_band", "assert_grad_reference_close", "expect_close_with_boundary_band"),
-        *("expect_grad_reference_close", "get_inlier_abserror_mask"),
-    ),
     "cuda._wrapper": (
         *("ExternalDistortionReferencePolynomial", "FOV", "_make_lazy_cuda_cls", "_make_lazy_cuda_func", "_make_lazy_cuda_obj"),
         *("adam", "persp_proj", "renderer_config_mixed_batch", "renderer_config_parallel_batch"),
@@ -74,11 +66,8 @@ MODULES = (
 
 # Supported replacements.
 _IN_PLACE = {
-    "fully_fused_projection_with_ut": "rasterization(..., with_ut=True)",
     "rasterization_2dgs_inria_wrapper": "rasterization_2dgs",
     "rasterization_inria_wrapper": "rasterization",
-    "rasterize_to_pixels_eval3d": "rasterization(..., with_eval3d=True)",
-    "rasterize_to_pixels_eval3d_extra": "rasterization(..., with_eval3d=True)",
     **dict.fromkeys(EXPERIMENTAL, "rasterization under torch.inference_mode()"),
 }
 
@@ -112,14 +101,13 @@ def __getattr__(name: str) -> Any:
 
 
 def has_3dgs() -> bool:
-    """True: 3D Gaussians, surfels, `SelectiveAdam`, `losses`, `relocation` and `MCMCStrategy` are supported."""
+    """True: 3D Gaussians, 3DGUT, surfels, `SelectiveAdam`, `losses`, `relocation` and `MCMCStrategy` are supported."""
     return True
 
 
-def has_3dgut() -> bool:
-    """False: the separate functions of the unscented transform and camera objects are not supported."""
+def has_camera_wrappers() -> bool:
+    """False: camera objects are not supported."""
     return False
 
 
-has_2dgs = has_adam = has_losses = has_reloc = has_3dgs
-has_camera_wrappers = has_3dgut
+has_2dgs = has_3dgut = has_adam = has_losses = has_reloc = has_3dgs

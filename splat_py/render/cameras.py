@@ -133,14 +133,23 @@ def shutter_of(rolling_shutter: Any) -> str | None:
 
 
 def lens_coefficients(
+    camera_model: Any,
     viewmats: Tensor,
+    width: int,
+    height: int,
+    ftheta_coeffs: Any,
     radial: Tensor | None,
     tangential: Tensor | None,
     thin_prism: Tensor | None,
-    camera_params: Tensor | None,
+    camera_params: Tensor | None = None,
 ) -> Tensor | None:
-    """Return lens coefficients, or the caller's own model's, as [..., C, LENS] padded with zeros; None without any."""
+    """Return lens coefficients, or the caller's own model's, as [..., C, LENS] padded with zeros; None without any. SplatError
+    if f-theta's are wrong, or belong to another model."""
     pad = torch.nn.functional.pad
+    if (ftheta_coeffs is not None) != (camera_model == "ftheta"):
+        raise SplatError("ftheta_coeffs and camera_model='ftheta' belong together; give both or neither")
+    if ftheta_coeffs is not None:
+        return ftheta_coefficients(ftheta_coeffs, viewmats, width, height)
     if camera_params is not None:
         return pad(camera_params, (0, LENS - camera_params.shape[-1]))
     given = radial, tangential, thin_prism

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from splat_py import portable
-from splat_py.base.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.autograd import forward_graph_break, graph_break
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.tensors import check_shape, check_tensors
 from splat_py.render import checks
-from splat_py.render.cameras import camera_type, ftheta_coefficients, lens_coefficients, midway, shutter_of
+from splat_py.render.cameras import camera_type, lens_coefficients, midway, shutter_of
 from splat_py.render.colors import COLORS, color_model
 from splat_py.render.meta import meta_of
 from splat_py.render.options import STOPS, Options, RenderMode, UnscentedTransform
@@ -232,11 +231,7 @@ def rasterization(
         sizes = {"width": width, "height": height, "n_batches": lead[:-1].numel(), "n_cameras": lead[-1]}
         return *flat, sizes | {"backend": "portable"}
     device = device_to_render(means, device, tensors.values())
-    lenses = lens_coefficients(viewmats, *coefficients.values())
-    if (ftheta_coeffs is not None) != (camera_model == "ftheta"):
-        raise SplatError("ftheta_coeffs and camera_model='ftheta' belong together; give both or neither")
-    if ftheta_coeffs is not None:
-        lenses = ftheta_coefficients(ftheta_coeffs, viewmats, width, height)
+    lenses = lens_coefficients(camera_model, viewmats, width, height, ftheta_coeffs, *coefficients.values())
     options = Options.on(
         device,
         tile_size,
@@ -295,11 +290,8 @@ def rasterization(
             splats = replace(splats, extras=splats.gather(extras, means.shape[-2], each_camera=False))
         poses = viewmats if viewmats_rs is None else midway(viewmats, viewmats_rs)
         if not global_z_order and camera_model not in ("ftheta", "equirectangular"):
-            # Without NaN, whose gradient would not be zero.
-            points = means.nan_to_num(0, 0, 0)[..., None, :, :] @ poses[..., :3, :3].mT + poses[..., None, :3, 3]
-            distances = splats.gather(points.norm(dim=-1, keepdim=True), means.shape[-2], each_camera=True)[..., 0]
             device.flush()
-            splats = replace(splats, depths=torch.where(splats.depths > 0, distances, 0.0))
+            splats = by_distance(splats, means, poses)
         # 2: splats → the features to blend: colours, depth, extra signals, hits.
         features, behind = blended_features(means, colors, poses, backgrounds, weights, extra_signals, splats, options, device)
         device.memory.limits.check_images(lead.numel(), height, width, min(features.shape[-1], MAX_CHANNELS))
@@ -329,6 +321,14 @@ def rasterization(
     if "E" in render_mode:
         images = torch.cat([images[..., :-1], images[..., -1:] / alphas.clamp(min=1e-10)], -1)
     return images, alphas, meta
+
+
+def by_distance(splats: ProjectedSplats, means: Tensor, viewmats: Tensor) -> ProjectedSplats:
+    """Splats with the distances of their means [..., N, 3] from the cameras for depths."""
+    # Without NaN, whose gradient would not be zero.
+    points = means.nan_to_num(0, 0, 0)[..., None, :, :] @ viewmats[..., :3, :3].mT + viewmats[..., None, :3, 3]
+    distances = splats.gather(points.norm(dim=-1, keepdim=True), means.shape[-2], each_camera=True)[..., 0]
+    return replace(splats, depths=torch.where(splats.depths > 0, distances, 0.0))
 
 
 def in_camera(rays: Tensor, viewmats: Tensor) -> Tensor:

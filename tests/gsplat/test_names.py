@@ -92,6 +92,14 @@ def test_references_that_the_installed_package_lacks_say_what_to_install() -> No
         from splat_py.gsplat.cuda._torch_impl import _nothing  # noqa: F401
 
 
+def test_assertions_of_1_6_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    helper, ours = pytest.importorskip("gsplat._helper"), package._helper.assert_grad_reference_close
+    with pytest.raises(ImportError, match=r"^assert_grad_reference_close needs gsplat 1\.6, which is not installed"):
+        ours(1, 2)
+    monkeypatch.setattr(helper, "assert_grad_reference_close", lambda *args, **named: (args, named), raising=False)
+    assert ours(1, 2, rtol=3) == ((1, 2), {"rtol": 3})
+
+
 def test_modules_without_a_file_can_be_imported_in_every_way() -> None:
     import splat_py.gsplat.scene.functional as inference
     import splat_py.gsplat.strategy.mcmc as mcmc

@@ -1,0 +1,252 @@
+"""gsplat's stages of 3DGUT (Wu et al. 2025): Gaussians → splats by the unscented transform, and pixels from Gaussians along
+rays, with the caller's tile lists."""
+
+import math
+from dataclasses import replace
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from splat_py.gpu.autograd import graph_break
+from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors
+from splat_py.gsplat.assertions import ensure_shape
+from splat_py.gsplat.checks import device_to_differentiate, refuse
+from splat_py.gsplat.pixels import Rows, prepare
+from splat_py.gsplat.projection import project_gaussians
+from splat_py.gsplat.rendering import UnscentedTransformParameters, check_config, without_degenerate
+from splat_py.gsplat.version import by_position
+from splat_py.render.cameras import camera_type, lens_coefficients, midway, shutter_of
+from splat_py.render.checks import check_cameras, check_gaussians
+from splat_py.render.options import Options, UnscentedTransform
+from splat_py.render.project import project
+from splat_py.render.rasterization import by_distance, in_camera
+from splat_py.render.rasterize import rasterize
+
+
+@by_position("1.5.3", 19, "rolling_shutter viewmats_rs")
+@graph_break
+def fully_fused_projection_with_ut(
+    means: Tensor,
+    quats: Tensor,
+    scales: Tensor,
+    opacities: Tensor | None,
+    viewmats: Tensor,
+    Ks: Tensor,
+    width: int,
+    height: int,
+    eps2d: float = 0.3,
+    near_plane: float = 0.01,
+    far_plane: float = 1e10,
+    radius_clip: float = 0.0,
+    calc_compensations: bool = False,
+    camera_model: str = "pinhole",
+    ut_params: Any = None,
+    radial_coeffs: Tensor | None = None,
+    tangential_coeffs: Tensor | None = None,
+    thin_prism_coeffs: Tensor | None = None,
+    ftheta_coeffs: Any = None,
+    lidar_coeffs: Any = None,
+    external_distortion_coeffs: Any = None,
+    rolling_shutter: Any = None,
+    viewmats_rs: Tensor | None = None,
+    global_z_order: bool = True,
+) -> tuple[Tensor | None, ...]:
+    """Project Gaussians to splats of C cameras by the unscented transform. Arguments are those of `splat_py.rasterization`
+    with `with_ut`, and of `fully_fused_projection`. Differentiable, which gsplat's function is not, in all tensors but
+    opacities. SplatError for a wrong shape, dtype, device or value; NotImplementedError for lidars and windshields.
+
+    Returns:
+        radii int32 [..., C, N, 2] (0 if culled), means2d [..., C, N, 2], depths [..., C, N], conics [..., C, N, 3] and
+        compensations [..., C, N], or None without `calc_compensations`.
+    """
+    arguments = dict(locals())
+    shutter, lenses = _cameras("fully_fused_projection_with_ut", **arguments)
+    options: dict[str, Any] = {
+        "camera_model": camera_type(camera_model, lenses is not None, not global_z_order),
+        "shutter": shutter,
+        "with_ut": True,
+        "ut_params": UnscentedTransform.of(ut_params or UnscentedTransformParameters()),
+    }
+    options |= Options.same_named(arguments)
+    means = without_degenerate(means, quats, scales)
+    gaussians, seen = (means, quats, scales, opacities), (viewmats, Ks, width, height)
+    # gsplat's radii are always those of compensated opacities.
+    splats, compensations = project_gaussians(*gaussians, *seen, True, options, lenses=lenses, viewmats_rs=viewmats_rs)
+    if not global_z_order and camera_model != "ftheta":
+        splats = by_distance(splats, means, viewmats if viewmats_rs is None else midway(viewmats, viewmats_rs))
+    return splats.radii, splats.means2d, splats.depths, splats.conics, compensations if calc_compensations else None
+
+
+@by_position("1.5.3", 16, "radial_coeffs tangential_coeffs thin_prism_coeffs ftheta_coeffs rolling_shutter viewmats_rs")
+def rasterize_to_pixels_eval3d(
+    means: Tensor,
+    quats: Tensor,
+    scales: Tensor,
+    colors: Tensor,
+    opacities: Tensor,
+    viewmats: Tensor,
+    Ks: Tensor,
+    image_width: int,
+    image_height: int,
+    tile_size: int,
+    isect_offsets: Tensor,
+    flatten_ids: Tensor,
+    backgrounds: Tensor | None = None,
+    masks: Tensor | None = None,
+    camera_model: str = "pinhole",
+    ut_params: Any = None,
+    rays: Tensor | None = None,
+    radial_coeffs: Tensor | None = None,
+    tangential_coeffs: Tensor | None = None,
+    thin_prism_coeffs: Tensor | None = None,
+    ftheta_coeffs: Any = None,
+    lidar_coeffs: Any = None,
+    external_distortion_coeffs: Any = None,
+    rolling_shutter: Any = None,
+    viewmats_rs: Tensor | None = None,
+    use_hit_distance: bool = False,
+    return_normals: bool = False,
+    renderer_config: Any = None,
+) -> tuple[Tensor, Tensor]:
+    """Blend Gaussians where the pixels' rays come nearest to their means, in the caller's tile lists. Arguments are those of
+    `splat_py.rasterization` with `with_eval3d`, and of `rasterize_to_pixels`. Differentiable in all tensors. SplatError for a
+    wrong shape, dtype, device or value; NotImplementedError for lidars and windshields.
+
+    Args:
+        colors, opacities: [..., C, N, D] and [..., C, N].
+        rays: [..., C, H, W, 6], or a shape that broadcasts to it or has as many elements.
+        use_hit_distance: put distances along rays, Σ w d, in the place of the last channel.
+        ut_params, return_normals, renderer_config: do not affect results.
+
+    Returns:
+        Colours [..., C, H, W, D] and alphas [..., C, H, W, 1].
+    """
+    return _blend(**locals())[:2]
+
+
+def rasterize_to_pixels_eval3d_extra(
+    *args: Any,
+    return_sample_counts: bool = False,
+    return_last_ids: bool = True,
+    unsafe_masked_tile_outputs: bool = False,
+    **named: Any,
+) -> tuple[Tensor, Tensor, Tensor | None, None, Tensor | None]:
+    """`rasterize_to_pixels_eval3d` with its arguments; NotImplementedError for `return_sample_counts`. Also returns the place
+    in `flatten_ids` of each pixel's last Gaussian, int32 [..., C, H, W], -1 without one; None; and with `return_normals`
+    Σ w n in world space, [..., C, H, W, 3]."""
+    refuse("rasterize_to_pixels_eval3d_extra", return_sample_counts=return_sample_counts)
+    bound = signature(rasterize_to_pixels_eval3d).bind(*args, **named)
+    bound.apply_defaults()
+    images, alphas, last, normals = _blend(**bound.arguments)
+    return images, alphas, last if return_last_ids else None, None, normals
+
+
+@graph_break
+def _blend(
+    means: Tensor,
+    quats: Tensor,
+    scales: Tensor,
+    colors: Tensor,
+    opacities: Tensor,
+    viewmats: Tensor,
+    Ks: Tensor,
+    image_width: int,
+    image_height: int,
+    tile_size: int,
+    isect_offsets: Tensor,
+    flatten_ids: Tensor,
+    backgrounds: Tensor | None,
+    masks: Tensor | None,
+    rays: Tensor | None,
+    use_hit_distance: bool,
+    return_normals: bool,
+    renderer_config: Any,
+    **of_cameras: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    check_config(renderer_config, True)
+    size = int(image_width), int(image_height)
+    shutter, lenses = _cameras("rasterize_to_pixels_eval3d", means, quats, scales, None, viewmats, Ks, *size, **of_cameras)
+    lead = viewmats.shape[:-2]
+    check_tensors({"means": means, "colors": colors, "opacities": opacities, "backgrounds": backgrounds, "rays": rays})
+    check_shape("colors", colors, (*lead, means.shape[-2], "D"))
+    device, with_hits = device_to_differentiate(means), use_hit_distance or return_normals
+    kind: dict[str, Any] = {
+        "camera_model": camera_type(of_cameras["camera_model"], lenses is not None, True),
+        "shutter": shutter,
+        "primitive": "RayGaussian",
+        "own_rays": rays is not None,
+        "with_hits": with_hits,
+        # The caller's lists hold what is between the planes.
+        "near_plane": 1e-6,
+        "far_plane": math.inf,
+    }
+    options, opaque = Options.on(device, tile_size, **kind), means.new_ones(means.shape[:-1])
+    others: dict[str, Any] = {"lenses": lenses, "viewmats_rs": of_cameras["viewmats_rs"], "device": device}
+    splats = project(means, quats, scales, opaque, viewmats, Ks, *size, options, **others)
+    if rays is not None:
+        shape = *lead, *size[::-1], 6
+        # gsplat reads them one after the other.
+        rays = rays.reshape(shape) if rays.numel() == math.prod(shape) else ensure_shape("rays", rays, shape)
+        splats = replace(splats, rays=in_camera(rays, viewmats).flatten(0, -4))
+    rows: Rows = {"colors": (colors, ("D",)), "opacities": (opacities, ())}
+    lists = isect_offsets, flatten_ids, masks, False, False
+    *_, options, tiles = prepare(splats.means2d, rows, backgrounds, size, tile_size, *lists, "auto", **kind)
+    # So far they are 1, or 0 if culled.
+    splats = replace(splats, opacities=opacities * splats.opacities)
+    kept = colors.shape[-1] - use_hit_distance
+    if with_hits:
+        assert splats.normals is not None
+        colors = torch.cat([colors[..., :kept], torch.nn.functional.pad(splats.normals, (0, 1))], -1)
+        if backgrounds is not None:
+            backgrounds = torch.cat([backgrounds[..., :kept], backgrounds.new_zeros(*lead, 3), backgrounds[..., -1:]], -1)
+    rendered = rasterize(splats, colors, tiles, *size, backgrounds, options, device=device)
+    images, alphas = (part.unflatten(0, lead) for part in (rendered.colors, rendered.alphas))
+    normals = None
+    if with_hits:
+        images, normals, distances = images.split([kept, 3, 1], -1)
+        images = torch.cat([images, distances], -1) if use_hit_distance else images
+        normals = torch.einsum("...ji,...hwj->...hwi", viewmats[..., :3, :3], normals) if return_normals else None
+    # A pixel's place in its tile's list, past its last Gaussian.
+    past = as_tensor(rendered.arrays.n_contrib, colors).view(torch.int32).unflatten(0, lead)
+    first = isect_offsets.int().repeat_interleave(tile_size, -1).repeat_interleave(tile_size, -2)
+    last = torch.where(past > 0, first[..., : size[1], : size[0]] + past - 1, -1)
+    return images, alphas, last, normals
+
+
+def _cameras(
+    function: str,
+    means: Tensor,
+    quats: Tensor,
+    scales: Tensor,
+    opacities: Tensor | None,
+    viewmats: Tensor,
+    Ks: Tensor,
+    width: int,
+    height: int,
+    camera_model: str,
+    radial_coeffs: Tensor | None,
+    tangential_coeffs: Tensor | None,
+    thin_prism_coeffs: Tensor | None,
+    ftheta_coeffs: Any,
+    rolling_shutter: Any,
+    viewmats_rs: Tensor | None,
+    lidar_coeffs: Any,
+    external_distortion_coeffs: Any,
+    **_: Any,
+) -> tuple[str | None, Tensor | None]:
+    """Return the rolling shutter and the lenses of a function's cameras, after checks of its Gaussians and cameras."""
+    refuse(function, lidar_coeffs=lidar_coeffs, external_distortion_coeffs=external_distortion_coeffs)
+    shutter = shutter_of(rolling_shutter)
+    coefficients = {
+        "radial_coeffs": radial_coeffs,
+        "tangential_coeffs": tangential_coeffs,
+        "thin_prism_coeffs": thin_prism_coeffs,
+    }
+    given = {"means": means, "quats": quats, "scales": scales, "viewmats": viewmats, "Ks": Ks}
+    check_tensors(given | {"opacities": opacities, "viewmats_rs": viewmats_rs} | coefficients, needed=given)
+    check_gaussians(means, quats, scales, means[..., 0] if opacities is None else opacities)
+    check_cameras(means, viewmats, Ks, camera_model, shutter, viewmats_rs, coefficients)
+    size = int(width), int(height)
+    return shutter, lens_coefficients(camera_model, viewmats, *size, ftheta_coeffs, *coefficients.values())
