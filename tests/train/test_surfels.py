@@ -124,10 +124,10 @@ def test_refusals(dataset: Dataset) -> None:
 
 
 def test_the_demo_to_within_a_hundredth_of_its_diagonal(tmp_path: Path) -> None:
-    dataset = load_dataset(write_demo_scene(tmp_path / "demo", views=16, size=64))
+    dataset = load_dataset(write_demo_scene(tmp_path / "demo", views=20, size=64))
     cameras = dataset.train_cameras
-    made = mesh(Trainer(dataset, TrainConfig(steps=300, splat="Surfel")).fit(), cameras, resolution=96)
-    expected, _, _ = seen(still_life(), [camera.scaled(1.5) for camera in cameras[::2]])
+    made = mesh(Trainer(dataset, TrainConfig(steps=300, splat="Surfel")).fit(), cameras, resolution=128)
+    expected, _, _ = seen(still_life(), [camera.scaled(3) for camera in cameras[::2]])
     diagonal = np.linalg.norm(np.ptp(expected, axis=0))
     pairs = (expected, made.vertices), (made.vertices, expected)
     accuracy, completeness = (cKDTree(one).query(other)[0].mean() for one, other in pairs)
