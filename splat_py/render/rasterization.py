@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from splat_py import portable
+from splat_py.base.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.autograd import forward_graph_break, graph_break
 from splat_py.gpu.device import Device, Operator, device_for
