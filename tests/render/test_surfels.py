@@ -191,6 +191,19 @@ def test_mistakes(options: dict[str, Any], message: str) -> None:
     refused(message, of_scene, inputs | {name: options.pop(name) for name in list(options) if name in inputs}, **options)
 
 
+def test_as_splats_of_rasterization() -> None:
+    inputs = surfels_of(93)
+    given = {"width": WIDTH, "height": HEIGHT, "render_mode": "RGB+ED", "splat": "Surfel"}
+    images, alphas, meta = splat.rasterization(**inputs, **given)
+    expected, expected_alphas, *_ = of_scene(inputs, render_mode="RGB+ED")
+    close(images, expected)
+    close(alphas, expected_alphas)
+    assert "conics" not in meta
+    for option in ({"camera_model": "fisheye"}, {"rasterize_mode": "antialiased"}, {"with_ut": True}, {"with_eval3d": True}):
+        with pytest.raises(NotImplementedError, match="; leave one of them out"):
+            splat.rasterization(**inputs, **given | option)
+
+
 def test_nothing_in_view() -> None:
     inputs = surfels_of(99)
     inputs["means"] = (inputs["means"].detach() * torch.tensor([1.0, 1.0, -1.0])).requires_grad_()
