@@ -110,6 +110,7 @@ class Parameters:
         Surfels need their `depths`."""
         recorder.stage("statistics")
         arrays: dict[str, Any] = {name: (statistics or self.arrays)[name] for name in self.STATISTICS}
+        switches: dict[str, Any] = {} if depths is None else {"SURFELS": True}
         recorder.dispatch(
             "densify",
             "addStatistics",
@@ -124,7 +125,7 @@ class Parameters:
             radii=radii,
             depths=depths,
             v_means2d=v_splats,
-            SURFELS=depths is not None,
+            **switches,
             **arrays,
         )
 
