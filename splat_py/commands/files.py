@@ -195,7 +195,7 @@ class Edit(OnDevice):
     keep_object: Annotated[tuple[Place, ...], arg(metavar="PHOTO X Y [PHOTO X Y ...]")] = ()
     # Remove objects instead, named likewise.
     remove_object: Annotated[tuple[Place, ...], arg(metavar="PHOTO X Y [PHOTO X Y ...]")] = ()
-    # How far apart parts of an object may be, in spacings of Gaussians. More joins missing parts, less separates objects.
+    # The largest gap within an object, in spacings of Gaussians. More joins missing parts, less separates objects.
     reach: float = 1.3
     # Also write masks of the photographs of --data into this new folder: of kept objects, for `splat train --cut-out`; or of
     # all but removed ones, for the folder masks of a capture.

@@ -31,7 +31,7 @@ _KERNEL_FLAGS = [
     *("-fno-optimize-sibling-calls", "-Xclang", "-fconvergent-functions"),
     *("-mllvm", "-enable-tail-merge=0", "-mllvm", "-tail-dup-placement=0", "-mllvm", "-disable-tail-duplicate"),
 ]
-# In kernels whose threads meet, more than this moves the meeting points. Others run up to eight times faster with more.
+# More than the first moves meeting points. Kernels whose threads never meet run up to eight times faster with the second.
 _LEVEL_OF_MEETING, _LEVEL_OF_OTHERS = "-O1", "-O2"
 _MEETING = re.compile(r"simd_|barrier|sync|_wave|activemask")
 _LINKER_FLAGS = ["-undefined", "dynamic_lookup"] if os.uname().sysname == "Darwin" else ["-lm"]

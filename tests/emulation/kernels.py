@@ -433,7 +433,7 @@ def _record_along_rays(recorder: Recorder) -> None:
         tuning = replace(_GPU_TUNING, segment=8) if segments > 1 else _GPU_TUNING
         options = Options(16, primitive="Surfel")
         _record_rasterization(recorder, tuning, options, channels, segments, ids, distortion=distortion, median=True)
-    # In training (splat_py/train/step.py).
+    # A step of training (splat_py/train/step.py).
     _record_projection(recorder, SCENE, CAMERAS, Options(16, primitive="Surfel", raw_params=True))
     for constants in ({}, {"SURFELS": True}):
         recorder.dispatch("densify", "addStatistics", (1, 1, 1), **constants)

@@ -103,7 +103,7 @@ def test_masks_are_read_for_training(still: tuple[Gaussians, np.ndarray], tmp_pa
         np.testing.assert_array_equal(found[..., 3], np.where(hidden, 0, 255))
         np.testing.assert_array_equal(found[white], photograph[white])
         assert (found[~white & ~hidden] == (51, 102, 255, 255)).all()
-    # What is not the object, as a capture's own masks.
+    # Pixels beside the object, as a capture's own masks have them.
     assert write_masks(capture / "masks", capture, views[:1], gaussians, rows, outside=True) == 1
     weights = load_dataset(capture, test_every=0).image(0)[..., 3]
     np.testing.assert_array_equal(weights, np.where(shares(gaussians, rows, views[0].camera) >= 0.5, 0, 255))
