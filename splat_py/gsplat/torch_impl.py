@@ -1,9 +1,12 @@
 """gsplat's torch functions from its own package, which runs them without CUDA: `pip install gsplat==1.5.3`. Each raises
 SplatError if an argument has the wrong shape, or that package is not installed."""
 
+from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
@@ -20,12 +23,32 @@ class MissingPackageError(SplatError, ImportError):
 def own_package(module: str) -> Any:
     """gsplat's own module. MissingPackageError if the installed package lacks it."""
     try:
-        return import_module(f"gsplat.{module}")
+        found = import_module(f"gsplat.{module}")
     except ImportError as error:
         raise MissingPackageError(
             f"gsplat.{module} belongs to gsplat's own package, which cannot be imported ({error}); pip install gsplat==1.5.3, "
             "or install 1.6 from gsplat's repository for what is new in it"
         ) from error
+    if not torch.cuda.is_available():
+        _stand_in()
+    return found
+
+
+@cache
+def _stand_in() -> None:
+    """Put this library's functions in the places of those that gsplat's torch references call and that need CUDA: lists of
+    tiles and of splats, and harmonics; and blending by such lists, which needs nerfacc, where that is not installed."""
+    from splat_py.gsplat import intersection
+    from splat_py.gsplat.projection import spherical_harmonics
+
+    ours: dict[str, Any] = {"spherical_harmonics": spherical_harmonics}
+    names = ["isect_tiles", "isect_offset_encode", "rasterize_to_indices_in_range", "rasterize_to_indices_in_range_2dgs"]
+    names += ["accumulate", "accumulate_2dgs"] if find_spec("nerfacc") is None else []
+    ours |= {name: getattr(intersection, name) for name in names}
+    for path in ("rendering", "cuda._wrapper", "cuda._torch_impl", "cuda._torch_impl_2dgs"):
+        module = import_module(f"gsplat.{path}")
+        for name in ours.keys() & vars(module).keys():
+            setattr(module, name, ours[name])
 
 
 def quat_scale_to_covar_preci(

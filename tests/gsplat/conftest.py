@@ -1,4 +1,5 @@
 import sys
+from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any
 
@@ -6,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from splat_py.gsplat import intersection
+from splat_py.gsplat import torch_impl
 from splat_py.gsplat.strategy.ops import compute_relocation
 
 
@@ -21,12 +22,20 @@ def wheel(monkeypatch: pytest.MonkeyPatch) -> Any:
     return wheel
 
 
+def as_installed(path: str) -> ModuleType:
+    """Another copy of a module of gsplat's, without this library's stand-ins for CUDA and nerfacc."""
+    spec = find_spec(path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture
 def own_package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """gsplat's own `_torch_impl` without its CUDA and nerfacc parts: this library makes the lists of tiles and of splats."""
+    """gsplat's own `_torch_impl`. This library makes the lists of tiles and of splats, and torch replaces nerfacc."""
     impl = pytest.importorskip("gsplat.cuda._torch_impl", reason="gsplat 1.5.3 is not installed (the dev extra has it)")
-    import gsplat.cuda._wrapper
-    import gsplat.rendering
+    torch_impl.own_package("rendering")
 
     def render_weight_from_alpha(alphas: Tensor, ray_indices: Tensor, n_rays: int) -> tuple[Tensor, Tensor]:
         logs = torch.log1p(-alphas.double())
@@ -45,8 +54,7 @@ def own_package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     nerfacc.render_weight_from_alpha = render_weight_from_alpha  # type: ignore[attr-defined]
     nerfacc.accumulate_along_rays = accumulate_along_rays  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "nerfacc", nerfacc)
-    monkeypatch.setattr(gsplat.cuda._wrapper, "rasterize_to_indices_in_range", intersection.rasterize_to_indices_in_range)
-    monkeypatch.setattr(gsplat.rendering, "isect_tiles", intersection.isect_tiles)
-    monkeypatch.setattr(gsplat.rendering, "isect_offset_encode", intersection.isect_offset_encode)
-    monkeypatch.setattr(gsplat.rendering, "spherical_harmonics", spherical_harmonics)
+    monkeypatch.setattr("gsplat.rendering.spherical_harmonics", spherical_harmonics)
+    for path, name in (("_torch_impl", "accumulate"), ("_torch_impl_2dgs", "accumulate_2dgs")):
+        monkeypatch.setattr(f"gsplat.cuda.{path}.{name}", getattr(as_installed(f"gsplat.cuda.{path}"), name))
     return impl

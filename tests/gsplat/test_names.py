@@ -81,7 +81,7 @@ def test_references_are_gsplats_own(path: str) -> None:
     theirs = pytest.importorskip(f"gsplat.{path}")
     ours = import_module(f"splat_py.gsplat.{path}")
     functions = [name for name, value in inspect.getmembers(theirs, inspect.isfunction) if value.__module__ == theirs.__name__]
-    assert len(functions) >= 3 and all(getattr(ours, name) is getattr(theirs, name) for name in functions)
+    assert len(functions) >= 2 and all(getattr(ours, name) is getattr(theirs, name) for name in functions)
 
 
 def test_references_that_the_installed_package_lacks_say_what_to_install() -> None:

@@ -117,8 +117,8 @@ def test_configurations_of_gsplats_kernels() -> None:
         rendering.RendererConfig()
 
 
-@pytest.mark.usefixtures("own_package")
-def test_gsplats_own_renderer_takes_what_1_6_gives_it() -> None:
+def test_gsplats_own_renderer_takes_what_1_6_gives_it_and_runs_without_cuda_and_nerfacc() -> None:
+    pytest.importorskip("gsplat.rendering", reason="gsplat 1.5.3 is not installed (the dev extra has it)")
     given = arguments((2,), sh_degree=1)
     whole = rendering._rasterization(**given)[0]
     shared = given | {"colors": given["colors"][0], "tile_size": None, "with_ut": False, "camera_model": "pinhole"}
