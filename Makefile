@@ -6,10 +6,9 @@ OLDEST := .venv/slangpy-0.42.0
 EMULATED := tests/metal tests/cuda tests/webgpu tests/volume
 COMPILED := tests/shaders tests/commands/selftest
 # With the oldest SlangPy: functions of Slang, every kernel (the self-test), a training run, and gradients.
-WITH_OLDEST := tests/shaders tests/commands/selftest tests/portable tests/gpu/test_sorting.py tests/gpu/test_sessions.py \
-	$(patsubst %,tests/train/test_%.py,adam photometric_loss training) tests/image/test_differentiable.py tests/volume/test_march.py \
-	$(patsubst %,tests/render/test_%.py,accumulation camera_gradients camera_models cameras colors edges eval3d falloffs falloffs2d ftheta \
-	lenses needles rasterization stage_gradients surfels)
+WITH_OLDEST := tests/shaders tests/commands/selftest tests/portable tests/gpu/test_sessions.py tests/train/test_training.py \
+	tests/image/test_differentiable.py tests/volume/test_march.py $(patsubst %,tests/render/test_%.py,accumulation camera_gradients \
+	camera_models cameras colors eval3d falloffs falloffs2d falloffs3d ftheta lenses rasterization stage_gradients surfels)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo docs check test fuzz soak refresh_viewer lint clean

@@ -56,14 +56,14 @@ def test_information_converges_to_the_diagonal(scene: Gaussians) -> None:
     exact = sum((jacobian(scene, each) ** 2).sum(0) for each in cameras)
     assert (exact > 0).double().mean() > 0.9
     errors = []
-    for probes in (16, 256, 4096):
+    for probes in (16, 128, 1024):
         found = information(scene, cameras, WHITE, probes=probes)
         assert all(found[name].shape == getattr(scene, name).shape for name in NAMES)
         relative = (flat(found) - exact)[exact > 0] / exact[exact > 0]
         errors.append(float(relative.square().mean().sqrt()))
         # Hutchinson's estimate has at most this standard error.
         assert errors[-1] < 1.2 * (2 / probes) ** 0.5
-    assert errors[0] > 3 * errors[1] > 9 * errors[2]
+    assert errors[0] > 2 * errors[1] > 4 * errors[2]
 
 
 def test_uncertainty_converges_to_the_variance_of_laplace(scene: Gaussians) -> None:
@@ -71,7 +71,7 @@ def test_uncertainty_converges_to_the_variance_of_laplace(scene: Gaussians) -> N
     H = flat(known) / 0.05**2 + prior(scene)
     J = jacobian(scene, camera(2.5))
     exact = (J**2 / H).sum(1).reshape(10, 12, 3).mean(2).sqrt().numpy()
-    for probes, error in (64, 0.3), (1024, 0.08):
+    for probes, error in (64, 0.3), (512, 0.12):
         found = uncertainty(scene, camera(2.5), known, WHITE, probes=probes)
         np.testing.assert_allclose(found, exact, rtol=error, atol=1e-6)
 
