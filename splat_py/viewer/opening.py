@@ -1,4 +1,4 @@
-"""Opening a scene file, run or capture for the viewer, and the page's controls: cameras, keyframes, a crop box and objects."""
+"""Opening a scene file, run or capture for the viewer, and the page's controls: cameras, keyframes and a crop box."""
 
 import itertools
 import math
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from splat_py.base.errors import SplatError
 from splat_py.gpu.device import Device
-from splat_py.render.selection import REACH, Rows, objects, pick
 from splat_py.render.views import RenderSettings, through
 from splat_py.scene.camera import Camera, best_covered, find_focus, look_at_matrix, mean_up
 from splat_py.scene.camera_paths import Keyframe, KeyframePath
@@ -44,8 +43,6 @@ _TRAINING, _HELD_OUT = (90, 160, 250), (250, 170, 60)
 _MOST = 1000
 # Seconds between keyframes, default and maximum, and between two poses of a preview.
 _SECONDS, _MOST_SECONDS, _TICK = 2.0, 30.0, 1 / 20
-# The status of a scene without a selection.
-_NOTHING = "nothing is selected"
 
 
 @dataclass(eq=False)
@@ -420,40 +417,3 @@ class CropBox:
             x, y, z = map(float, size)
             self._box.scale = x, y, z
         self._changed()
-
-
-class ObjectPanel:
-    """The objects that clicks select, and their controls; `Viewer` handles the buttons."""
-
-    def __init__(self, server: "viser.ViserServer", scene: ViewedScene) -> None:
-        with server.gui.add_folder("Objects", expand_by_default=False, visible=scene.gaussians is not None):
-            self.on = server.gui.add_checkbox("Select with clicks", False)
-            self._reach = server.gui.add_slider("Reach", 0.5, 5.0, 0.1, REACH)
-            self._status = server.gui.add_markdown(_NOTHING)
-            self.keep = server.gui.add_button("Export the selection")
-            self.remove = server.gui.add_button("Export the rest")
-            self.masks = server.gui.add_button("Write masks")
-        # A scene with its objects and their reach, and its selected Gaussians.
-        self._labels: tuple[Gaussians, float, NDArray[np.int64]] | None = None
-        self._selected: tuple[Gaussians, Rows] | None = None
-
-    def selected(self, gaussians: Gaussians) -> Rows | None:
-        """The selected Gaussians, True in [N]; None without any, or after the scene has changed."""
-        if self._selected is not None and not (self._selected[0] is gaussians and self._selected[1].any()):
-            self._selected, self._status.content = None, _NOTHING
-        return None if self._selected is None else self._selected[1]
-
-    def toggle(self, gaussians: Gaussians, camera: Camera, x: int, y: int, **how: object) -> None:
-        """Select the object at a pixel, or no longer if it was selected. SplatError as `splat_py.render.selection`."""
-        before, reach = self.selected(gaussians), float(self._reach.value)
-        self._status.content = "finding objects…"
-        try:
-            if self._labels is None or self._labels[0] is not gaussians or self._labels[1] != reach:
-                self._labels = gaussians, reach, objects(gaussians, reach)
-            rows = pick(gaussians, self._labels[2], camera, x, y, **how)
-            if before is not None:
-                rows = before & ~rows if before[rows].all() else before | rows
-            self._selected = gaussians, rows
-        finally:
-            count = 0 if self._selected is None else self._selected[1].sum()
-            self._status.content = f"{count:,} Gaussians are selected" if count else _NOTHING

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from splat_py.base.errors import DeviceLostError, SplatError
 from splat_py.render.inspection import inspect
-from splat_py.render.selection import Rows, shares, write_masks
+from splat_py.render.selection import write_masks
 from splat_py.scene.camera import Camera
 from splat_py.scene.editing import select
 from splat_py.scene.gaussians import Gaussians
@@ -24,7 +24,8 @@ from splat_py.scene.images import View
 from splat_py.scene.pictures import to_bytes, write_video
 from splat_py.scene.sources import MODES
 from splat_py.train.evaluation import compare
-from splat_py.viewer.opening import NEARER, CropBox, Frustums, ObjectPanel, PathPanel, ViewedScene, look_of
+from splat_py.viewer.objects import ObjectPanel
+from splat_py.viewer.opening import NEARER, CropBox, Frustums, PathPanel, ViewedScene, look_of
 from splat_py.viewer.page_server import (
     LOOPBACK,
     PORT,
@@ -47,8 +48,6 @@ _NOTE_SECONDS = 10.0
 _SLOW = 0.5
 # A click counts for the view in which it was made; the camera may move by this share of the scene's scale until it is answered.
 _MOVED = 0.05
-# The colour of selected objects, and its share in what they show.
-_TINT, _TINTED = np.array([1.0, 0.35, 0.1], np.float32), 0.5
 # The panel of a pixel's table, over the lower left of a page; its size in CSS pixels.
 _TABLE, _TABLE_SIZE = '<div style="padding:0 1em;font:13px monospace;white-space:pre">{}</div>', {"width": 790, "height": 330}
 # Share of the time for drawing during training; together with the page server at most a tenth.
@@ -221,9 +220,9 @@ class Viewer:
         assert self.scene.gaussians is not None
         mode = self._mode.value if self._mode.value in MODES else MODES[0]
         inside, look = self._crop.inside(self.scene.gaussians), self.scene.look
-        picture, rows = look.draw(inside, camera, mode), self._objects.selected(inside)
-        if rows is not None and tinted:
-            picture += _TINTED * shares(inside, rows, camera, **look.how)[..., None] * (_TINT - picture)
+        picture = look.draw(inside, camera, mode)
+        if tinted:
+            self._objects.tint(picture, inside, camera, **look.how)
         return to_bytes(picture)
 
     def _clicked(self, event: "viser.SceneClickEvent") -> tuple[Any, Gaussians, Camera, tuple[int, int]] | None:
@@ -274,23 +273,18 @@ class Viewer:
         gaussians.save_ply(path)
         return f"{len(gaussians):,} of {len(self.scene.gaussians):,} Gaussians are in {path}"
 
-    def _selected(self) -> tuple[Gaussians, Rows]:
-        """The scene that is shown, and its selected Gaussians."""
-        inside = None if self.scene.gaussians is None else self._crop.inside(self.scene.gaussians)
-        rows = None if inside is None else self._objects.selected(inside)
-        if inside is None or rows is None:
-            raise SplatError("no object is selected; tick “Select with clicks” and click on one")
-        return inside, rows
-
     def _cut_out(self, keep: bool) -> str:
-        gaussians, rows = self._selected()
-        return self._saved(select(gaussians, rows == keep), "object.ply" if keep else "rest.ply")
+        assert self.scene.gaussians is not None
+        inside = self._crop.inside(self.scene.gaussians)
+        return self._saved(select(inside, self._objects.require(inside) == keep), "object.ply" if keep else "rest.ply")
 
     def _write_masks(self, progress: Callable[[str], None]) -> str:
         dataset = self.scene.dataset
         if dataset is None:
             raise SplatError("there are no photographs; open the scene with --data")
-        gaussians, rows = self._selected()
+        assert self.scene.gaussians is not None
+        inside = self._crop.inside(self.scene.gaussians)
+        rows = self._objects.require(inside)
         self._may_take_long()
 
         def views() -> Iterator[View]:
@@ -301,7 +295,7 @@ class Viewer:
                 self.draw()
 
         path = free_path(self.scene.folder, "masks")
-        count = write_masks(path, dataset.root, views(), gaussians, rows, **self.scene.look.how)
+        count = write_masks(path, dataset.root, views(), inside, rows, **self.scene.look.how)
         return f"masks of {count} of {len(dataset)} photographs are in {path}; `splat train --cut-out` reads them"
 
     def _save(self, progress: Callable[[str], None]) -> str:
