@@ -40,7 +40,7 @@ test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and every te
 	@if [ -d $(OLDEST) ]; then echo "==> pytest with $(notdir $(OLDEST))"; \
 	PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q -n 2 -k "not waves_of_other_sizes and not test_operator" $(WITH_OLDEST); fi
 
-soak: setup ## 20,000 steps of a small scene, runs that are killed 400 times, and 124 planted faults that tests have to see; half an hour
+soak: setup ## 20,000 steps of a small scene, runs that are killed 400 times, and 130 planted faults that tests have to see; half an hour
 	@SOAK_STEPS=20000 $(PYTHON) -m pytest -q -s tests/faults/test_long_run.py tests/faults/test_kills.py tests/faults/test_capture_kills.py
 	@SOAK_MUTANTS=1 $(PYTHON) -m pytest -q tests/faults/test_mutants.py
 
