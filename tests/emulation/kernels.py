@@ -434,7 +434,7 @@ def _record_along_rays(recorder: Recorder) -> None:
         options = Options(16, primitive="Surfel")
         _record_rasterization(recorder, tuning, options, channels, segments, ids, distortion=distortion, median=True)
     # A step of training (splat_py/train/step.py).
-    _record_projection(recorder, SCENE, CAMERAS, Options(16, primitive="Surfel", raw_params=True))
+    _record_projection(recorder, SCENE, CAMERAS, Options(16, "PerIntersection", primitive="Surfel", raw_params=True))
     for constants in ({}, {"SURFELS": True}):
         recorder.dispatch("densify", "addStatistics", (1, 1, 1), **constants)
     for stride, first in ((4, 0), (8, 3)):

@@ -19,7 +19,7 @@ from splat_py.gpu.kernels import UserType
 from splat_py.image.rasterizers import GroupRasterizer, TileRasterizer
 from splat_py.scene.camera import Camera
 from splat_py.train.photometric_loss import SUMS, LossValues, PhotometricLoss, pack
-from splat_py.volume import VolumeCheckpoint, VolumeConfig, VolumeTrainer, device_field
+from splat_py.volume import VolumeCheckpoint, VolumeConfig, VolumeTrainer, device_field, hash_grid
 from splat_py.volume.fitting import Views
 from splat_py.volume.grid import COEFFICIENTS
 from tests.emulation.kernels import MARCHES
@@ -268,8 +268,10 @@ def test_other_fields(field: str, groups: int, native: Device, metal: MetalOnCpu
     """March and replay, and steps of a fit."""
     metal.schedule = persistent_groups(groups, metal, monkeypatch)[1]
     check_march(field, groups > 0)
-    if not (field == "hash" and groups):
-        assert_same_errors(OTHER_FIELDS[field], native, metal, **OWN_FIT if field == "own" else {})
+    if groups:
+        # No cell is empty: in waves, densities of all cells would take half a minute.
+        monkeypatch.setattr(hash_grid, "_LEAST_ALPHA", -1e-6)
+    assert_same_errors(OTHER_FIELDS[field], native, metal, **OWN_FIT if field == "own" else {})
 
 
 @pytest.mark.parametrize("coefficients", COEFFICIENTS)
