@@ -1,6 +1,7 @@
 """gsplat's torch functions from its own package, which runs them without CUDA: `pip install gsplat==1.5.3`. Each raises
 SplatError if an argument has the wrong shape, or that package is not installed."""
 
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -46,9 +47,10 @@ def _stand_in() -> None:
     names += ["accumulate", "accumulate_2dgs"] if find_spec("nerfacc") is None else []
     ours |= {name: getattr(intersection, name) for name in names}
     for path in ("rendering", "cuda._wrapper", "cuda._torch_impl", "cuda._torch_impl_2dgs"):
-        module = import_module(f"gsplat.{path}")
-        for name in ours.keys() & vars(module).keys():
-            setattr(module, name, ours[name])
+        with suppress(ImportError):
+            module = import_module(f"gsplat.{path}")
+            for name in ours.keys() & vars(module).keys():
+                setattr(module, name, ours[name])
 
 
 def quat_scale_to_covar_preci(
