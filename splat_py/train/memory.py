@@ -121,8 +121,8 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
     parameters = state + _rows(count, groups[: 4 if config.learns_in_shading else 5])
     # Along rays, a shape of nine floats for surfels, else M and a position too; and normals (`Options.shape_floats`).
     through_space = along_rays(config.splat_source)
-    shape, channels = 9 if config.has_surfels else 15 if through_space else 3, 4 if config.depth_lambda else 3
-    channels = 8 if config.has_surfels else channels
+    shape = 9 if config.has_surfels else 15 if through_space else 3
+    channels = 8 if config.has_surfels else 4 if config.depth_lambda else 3
     row = 3 + shape + channels + extras
     splats = _rows(count, [2, 1, shape, 1, 2, 3, row, 1] + [3] * (shape > 3))
     binning = _rows(count, [1] * 6)

@@ -216,10 +216,14 @@ class Viewer:
         if full:
             self._full_seconds = time.monotonic() - began
 
-    def _picture(self, camera: Camera, *, tinted: bool = True) -> NDArray[np.uint8]:
+    def _inside(self) -> Gaussians:
+        """The Gaussians in the crop box."""
         assert self.scene.gaussians is not None
+        return self._crop.inside(self.scene.gaussians)
+
+    def _picture(self, camera: Camera, *, tinted: bool = True) -> NDArray[np.uint8]:
         mode = self._mode.value if self._mode.value in MODES else MODES[0]
-        inside, look = self._crop.inside(self.scene.gaussians), self.scene.look
+        inside, look = self._inside(), self.scene.look
         picture = look.draw(inside, camera, mode)
         if tinted:
             self._objects.tint(picture, inside, camera, **look.how)
@@ -233,7 +237,7 @@ class Viewer:
         pixel = None if camera is None else pixel_of(event, camera, _MOVED * self.scene.scale)
         if client is None or gaussians is None or camera is None or pixel is None:
             return None
-        return client, self._crop.inside(gaussians), camera, pixel
+        return client, self._inside(), camera, pixel
 
     def _select(self, event: "viser.SceneClickEvent") -> None:
         clicked = self._clicked(event)
@@ -262,7 +266,7 @@ class Viewer:
     def _export(self, progress: Callable[[str], None]) -> str:
         if self.scene.gaussians is None:
             raise SplatError("there is no scene to export")
-        inside = self._crop.inside(self.scene.gaussians)
+        inside = self._inside()
         if not len(inside):
             raise SplatError("no Gaussian is in the box; make it larger or move it")
         return self._saved(inside, "crop.ply")
@@ -274,16 +278,14 @@ class Viewer:
         return f"{len(gaussians):,} of {len(self.scene.gaussians):,} Gaussians are in {path}"
 
     def _cut_out(self, keep: bool) -> str:
-        assert self.scene.gaussians is not None
-        inside = self._crop.inside(self.scene.gaussians)
+        inside = self._inside()
         return self._saved(select(inside, self._objects.require(inside) == keep), "object.ply" if keep else "rest.ply")
 
     def _write_masks(self, progress: Callable[[str], None]) -> str:
         dataset = self.scene.dataset
         if dataset is None:
             raise SplatError("there are no photographs; open the scene with --data")
-        assert self.scene.gaussians is not None
-        inside = self._crop.inside(self.scene.gaussians)
+        inside = self._inside()
         rows = self._objects.require(inside)
         self._may_take_long()
 
