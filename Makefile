@@ -5,13 +5,13 @@ OLDEST := .venv/slangpy-0.42.0
 # free what compilers keep: in one pair of processes, each would need 7 GB.
 EMULATED := tests/metal tests/cuda tests/webgpu tests/volume
 COMPILED := tests/shaders tests/commands/selftest
-# With the oldest SlangPy: functions of Slang, every kernel (the self-test), a training run, and gradients.
-WITH_OLDEST := tests/shaders tests/commands/selftest tests/portable tests/gpu/test_sessions.py tests/train/test_training.py \
-	tests/image/test_differentiable.py tests/volume/test_march.py $(patsubst %,tests/render/test_%.py,accumulation camera_gradients \
-	camera_models cameras colors eval3d falloffs falloffs2d falloffs3d ftheta lenses rasterization stage_gradients surfels)
+# With the oldest SlangPy: functions of Slang, every kernel (the self-test), and the stages' gradients.
+WITH_OLDEST = tests/shaders tests/commands/selftest tests/render/test_stage_gradients.py
+# The tests that tests/long.txt does not name.
+CHOSEN = -m "not long"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs check test fuzz soak refresh_viewer lint clean
+.PHONY: help setup demo docs check test full fuzz soak refresh_viewer lint clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,12 +33,18 @@ check: lint ## ruff, mypy, one test of each kernel and public function, a traini
 	@echo "==> pytest, the tests in tests/check.txt"
 	@$(PYTHON) -m pytest -q -n 2 @tests/check.txt
 
-test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and every test; shader tests also with the oldest SlangPy
+test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and the tests, shader tests also with the oldest SlangPy: a quarter of an hour
 	@echo "==> pytest"
 	@failed=0; for part in "$(EMULATED)" "$(COMPILED)" "$(addprefix --ignore=,$(EMULATED) $(COMPILED))"; do \
-	$(PYTHON) -m pytest -q -n 2 $$part || failed=1; done; [ $$failed = 0 ]
+	$(PYTHON) -m pytest -q -n 2 $(CHOSEN) $$part || failed=1; done; [ $$failed = 0 ]
 	@if [ -d $(OLDEST) ]; then echo "==> pytest with $(notdir $(OLDEST))"; \
-	PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q -n 2 -k "not waves_of_other_sizes and not test_operator" $(WITH_OLDEST); fi
+	PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q -n 2 $(CHOSEN) -k "not waves_of_other_sizes and not test_operator" $(WITH_OLDEST); fi
+
+full: CHOSEN =
+full: WITH_OLDEST += tests/portable tests/gpu/test_sessions.py tests/train/test_training.py \
+	tests/image/test_differentiable.py tests/volume/test_march.py $(patsubst %,tests/render/test_%.py,accumulation camera_gradients \
+	camera_models cameras colors eval3d falloffs falloffs2d falloffs3d ftheta lenses rasterization surfels)
+full: test ## also the tests in tests/long.txt: further combinations, notebooks, repeated kills; an hour
 
 soak: setup ## 20,000 steps of a small scene, runs that are killed 400 times, and 130 planted faults that tests have to see; half an hour
 	@SOAK_STEPS=20000 $(PYTHON) -m pytest -q -s tests/faults/test_long_run.py tests/faults/test_kills.py tests/faults/test_capture_kills.py

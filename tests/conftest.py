@@ -14,6 +14,8 @@ from splat_py.demo.scene import write_demo_scene
 # Folders whose tests run in one process, files whose tests need not, and those of both that take longest.
 TOGETHER = ("metal", "cuda")
 APART = ("test_notebooks.py", "fuzz/test_readers.py")
+# Beginnings of the names of tests that `make test` leaves to `make full`.
+LONG = tuple(Path(__file__).with_name("long.txt").read_text(encoding="utf-8").splitlines())
 LONGEST = ("tests/metal/", "tests/cuda/", "test_notebooks.py", "test_selftest.py", "volume/test_march.py")
 
 
@@ -31,7 +33,10 @@ def group_of(nodeid: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that take longest."""
+    """Mark the tests of long.txt, and begin with those that take longest."""
+    for item in items:
+        if item.nodeid.startswith(LONG):
+            item.add_marker("long")
     order = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: min((place for name, place in order.items() if name in item.nodeid), default=len(order)))
 

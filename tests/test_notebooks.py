@@ -17,7 +17,6 @@ from tests.render import comparison
 PATHS = sorted(notebooks.FOLDER.glob("*.ipynb"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_runs_and_shows_what_is_stored(path: Path, tmp_path: Path) -> None:
     stored, executed = nbformat.read(path, as_version=4), notebooks.execute(path, tmp_path)

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -68,7 +67,6 @@ class Language:
     program: "Callable[[Compiler, str, str, tuple[int, int, int]], Program]"
 
 
-_loading = threading.Lock()
 _runtime: list[ctypes.CDLL] = []
 
 
@@ -90,7 +88,6 @@ class Compiler:
         self.language = language
         self._clang = clang
         self._folder = folder
-        self._lock = threading.Lock()
         version = subprocess.run([clang, "--version"], capture_output=True, text=True, check=True).stdout
         headers = [path for part in (_RUNTIME, language.headers) for path in sorted(part.iterdir())]
         self._headers = version + "".join(path.read_text(encoding="utf-8") for path in headers)
@@ -98,19 +95,17 @@ class Compiler:
     @cached_property
     def runtime(self) -> ctypes.CDLL:
         """The library that runs kernels. Kernels find its functions by name, so a process has one for all languages."""
-        with _loading:
-            if not _runtime:
-                source = (_RUNTIME / "threads.cpp").read_text(encoding="utf-8")
-                _runtime.append(_load_runtime(self._build(source, _RUNTIME_FLAGS)))
-            return _runtime[0]
+        if not _runtime:
+            source = (_RUNTIME / "threads.cpp").read_text(encoding="utf-8")
+            _runtime.append(_load_runtime(self._build(source, _RUNTIME_FLAGS)))
+        return _runtime[0]
 
     def library(self, source: str, beginning: str = "") -> Path:
         """Compile a kernel's C++ source. `beginning` is code that many sources share; it is compiled once."""
         level = _LEVEL_OF_MEETING if _MEETING.search(source) else _LEVEL_OF_OTHERS
         flags = [*_KERNEL_FLAGS, level, "-I", str(self.language.headers), *self.language.flags]
         if beginning:
-            with self._lock:
-                flags += ["-include-pch", str(self._build(beginning, ["-x", "c++-header", *flags], "pch"))]
+            flags += ["-include-pch", str(self._build(beginning, ["-x", "c++-header", *flags], "pch"))]
         return self._build(source, flags)
 
     def _build(self, source: str, flags: list[str], suffix: str = "so") -> Path:

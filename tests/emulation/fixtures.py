@@ -1,7 +1,5 @@
 """Fixtures of the folders that emulate one language each; their conftest.py imports them."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from splat_py.gpu import device as devices
@@ -21,10 +19,8 @@ def clang() -> str:
 
 
 @pytest.fixture(scope="session")
-def programs(compiler: Compiler) -> Iterator[Programs]:
-    everything = Programs(compiler)
-    yield everything
-    everything.close()
+def programs(compiler: Compiler) -> Programs:
+    return Programs(compiler)
 
 
 @pytest.fixture(scope="session")

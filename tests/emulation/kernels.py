@@ -211,6 +211,16 @@ def by_kernel() -> dict[tuple[str, str], list[Specialisation]]:
     return dict(found)
 
 
+def with_every_value(specialisations: list[Specialisation]) -> list[Specialisation]:
+    """Few specialisations of a kernel, which have every value of every constant."""
+    missing = {value for specialisation in specialisations for value in specialisation.constants}
+    few = [] if missing else specialisations[:1]
+    while missing:
+        few.append(max(specialisations, key=lambda s: len(missing.intersection(s.constants))))
+        missing -= set(few[-1].constants)
+    return few
+
+
 # Gradients of volumes: number of persistent workgroups on a CPU driver, 0 elsewhere; True with float atomics.
 WAYS_TO_ADD_UP = ((0, True), (2, True), (0, False))
 

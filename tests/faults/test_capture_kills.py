@@ -81,7 +81,6 @@ def main(root: Path) -> None:
             out = root / f"run {next(runs) + 1}"
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(platform.system() != "Linux", reason="elsewhere, processes cannot be forked with all libraries loaded")
 def test_kills_of_a_capture(tmp_path: Path) -> None:
     printed = output_of("tests.faults.test_capture_kills", tmp_path)

@@ -164,7 +164,6 @@ def assert_same_result(out: Path, straight: Path) -> None:
     assert names[0] == names[1]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(platform.system() == "Windows", reason="processes there are not killed by signals")
 def test_kills(capture: Path, tmp_path: Path) -> None:
     # No other process changes this folder of compiled kernels.

@@ -21,7 +21,6 @@ MOST_GAUSSIANS = 500
 MOST_DEVICE_BYTES = MOST_GAUSSIANS * 4096 + (8 << 20)
 
 
-@pytest.mark.slow
 def test_memory_is_flat_and_numbers_are_finite(tmp_path: Path) -> None:
     dataset = load_dataset(write_demo_scene(tmp_path / "demo", views=3, size=16), test_every=0)
     config = TrainConfig(

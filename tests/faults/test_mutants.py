@@ -18,7 +18,6 @@ NEEDED = ("slang", "splat_py", "tests", "docs", "examples", "benchmarks", "pypro
 FOR_ONE, FOR_ALL = 300, 2400
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif("SOAK_MUTANTS" not in os.environ, reason="plants faults only where SOAK_MUTANTS is set: make soak"),
     pytest.mark.timeout(FOR_ALL + 60),
 ]

@@ -4,7 +4,6 @@ import pytest
 
 from tests.emulation.compiler import Compiler
 from tests.emulation.fixtures import clang, native, programs, pytest_collection_modifyitems, use  # noqa: F401
-from tests.emulation.kernels import shipped
 from tests.emulation.programs import Programs
 from tests.metal.device import MetalOnCpu
 from tests.metal.program import METAL
@@ -16,15 +15,8 @@ def compiler(clang: str, request: pytest.FixtureRequest) -> Compiler:  # noqa: F
     return Compiler(clang, request.config.cache.mkdir("metal"), METAL)
 
 
-@pytest.fixture(scope="session")
-def prepared(programs: Programs) -> Programs:  # noqa: F811
-    """Programs that already prepare all that ships."""
-    programs.prepare(shipped())
-    return programs
-
-
 @pytest.fixture
-def metal(prepared: Programs, monkeypatch: pytest.MonkeyPatch) -> MetalOnCpu:
-    device = MetalOnCpu(prepared)
+def metal(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> MetalOnCpu:  # noqa: F811
+    device = MetalOnCpu(programs)
     use(device, monkeypatch)
     return device

@@ -57,7 +57,6 @@ def test_a_prefix_sum(counting_compiler: Compiler) -> None:
     prefix_sum = PrefixSum(device, 9000)
     with device.recording() as recorder:
         prefix_sum.record(recorder, device.memory.array(np.ones(9000, np.uint32)))
-    programs.close()
     by_entry = {kernel.entry: counts for kernel, counts in programs.counts.items()}
     assert by_entry["sumBlocks"].buffers["values"] == Traffic(loads=9000, loaded_bytes=36_000)
     # The total is one of 9001 offsets.

@@ -4,8 +4,6 @@ This does not check how SlangPy binds arguments on a Mac, Apple's own compiler, 
 """
 
 import re
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -14,7 +12,7 @@ from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, _VULKAN_TUNING, T
 from splat_py.gpu.emission import emit
 from splat_py.gpu.metal_parameters import MetalParameters
 from splat_py.gpu.sources import mentioned
-from tests.emulation.kernels import Specialisation, by_kernel, declared
+from tests.emulation.kernels import Specialisation, by_kernel, declared, with_every_value
 from tests.emulation.programs import Programs
 from tests.metal.checker import threadgroup_bytes, type_check
 
@@ -23,24 +21,28 @@ MOST_THREADGROUP_BYTES = 32 * 1024
 MOST_BUFFERS = 31
 
 BY_KERNEL = by_kernel()
-
-
-@pytest.fixture(scope="session")
-def pool() -> Iterator[ThreadPoolExecutor]:
-    """A thread that checks one source while the next is emitted."""
-    with ThreadPoolExecutor(1) as executor:
-        yield executor
+VALUES = {kernel: with_every_value(found) for kernel, found in BY_KERNEL.items()}
+PAIRS = {kernel: [s for s in found if s not in VALUES[kernel]] for kernel, found in BY_KERNEL.items()}
 
 
 def test_every_entry_point_ships() -> None:
     assert set(declared()) == set(BY_KERNEL)
 
 
-@pytest.mark.parametrize(("module", "entry"), BY_KERNEL, ids=lambda name: name)
-def test_kernel(module: str, entry: str, clang: str, prepared: Programs, pool: ThreadPoolExecutor) -> None:
-    checks: list[tuple[Specialisation, Future[str]]] = []
-    for specialisation in BY_KERNEL[module, entry]:
-        source = prepared.kernel(specialisation).source
+@pytest.mark.parametrize(("module", "entry"), VALUES, ids=lambda name: name)
+def test_every_value(module: str, entry: str, clang: str, programs: Programs) -> None:
+    check(VALUES[module, entry], clang, programs)
+
+
+@pytest.mark.parametrize(("module", "entry"), [kernel for kernel, found in PAIRS.items() if found], ids=lambda name: name)
+def test_every_pair_of_values(module: str, entry: str, clang: str, programs: Programs) -> None:
+    check(PAIRS[module, entry], clang, programs)
+
+
+def check(specialisations: list[Specialisation], clang: str, programs: Programs) -> None:
+    for specialisation in specialisations:
+        module, entry, constants = specialisation
+        source = programs.kernel(specialisation).source
         assert f"[[kernel]] void {entry}(" in source
         assert threadgroup_bytes(source) <= MOST_THREADGROUP_BYTES, specialisation
         buffers = [int(index) for index in re.findall(r"\[\[buffer\((\d+)\)\]\]", source)]
@@ -49,12 +51,11 @@ def test_kernel(module: str, entry: str, clang: str, prepared: Programs, pool: T
         parameters = MetalParameters.of(source, entry)
         pointers = {pointer for block in parameters.blocks.values() for pointer in block.pointers}
         names = {*parameters.buffers, *(name for name in pointers if re.search(rf"->{name}_\d+\b", source))}
-        types = tuple(value for _, value in specialisation.constants if isinstance(value, str))
+        types = tuple(value for _, value in constants if isinstance(value, str))
         needed = {name.replace(".", "_") for name in mentioned(f"kernels/{module}", entry, types).buffers}
         assert names - {"params", "globalParams"} <= needed, specialisation
-        checks.append((specialisation, pool.submit(type_check, clang, source)))
-    for specialisation, check in checks:
-        assert not check.result(), f"{specialisation}:\n{check.result()}"
+        messages = type_check(clang, source)
+        assert not messages, f"{specialisation}:\n{messages}"
 
 
 # --- the checks themselves: what they must not let pass ---

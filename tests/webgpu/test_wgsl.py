@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from splat_py.gpu.emission import CompilerError, WgslKernel, emit
-from tests.emulation.kernels import Specialisation, by_kernel, declared
+from tests.emulation.kernels import Specialisation, by_kernel, declared, with_every_value
 from tests.webgpu.device import EMITTED, FLOAT_ATOMICS, for_naga, negated_sums, open_wgpu, pointers_to_parts
 
 # Entry points of slang/kernels/cpu that are other kernels elsewhere.
@@ -22,16 +22,6 @@ IN_PARTS = {
     ("loss", "adjointsAlongRows"): {("loss", "gradientInTiles")},
     ("loss", "lossGradient"): {("loss", "gradientInTiles")},
 }
-
-
-def with_every_value(specialisations: list[Specialisation]) -> list[Specialisation]:
-    """The fewest specialisations of a kernel that have every value of every constant."""
-    missing = {value for specialisation in specialisations for value in specialisation.constants}
-    few = [] if missing else specialisations[:1]
-    while missing:
-        few.append(max(specialisations, key=lambda s: len(missing.intersection(s.constants))))
-        missing -= set(few[-1].constants)
-    return few
 
 
 EVERY = by_kernel()
