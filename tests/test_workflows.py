@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import splat_py
+from tests.faults.test_mutants import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -149,3 +150,13 @@ def test_check_uses_every_public_function() -> None:
         "ShaderModule",
     }
     assert not missing
+
+
+def test_what_make_test_leaves_out_exists() -> None:
+    """Faults that tests have to see are seen by the tests that `make test` runs."""
+    long = tuple((ROOT / "tests" / "long.txt").read_text(encoding="utf-8").splitlines())
+    for line in long:
+        file, _, name = line.partition("::")
+        function = name.partition("[")[0]
+        assert re.search(rf"^def {function}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), line
+    assert not [test for mutant in MUTANTS for test in mutant["tests"] if test.startswith(long)]
