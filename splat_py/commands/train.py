@@ -20,7 +20,7 @@ from splat_py.train.config import TrainConfig
 
 if TYPE_CHECKING:
     from splat_py.train.trainer import StepReport, Trainer
-    from splat_py.viewer.viewer import TrainingViewer
+    from splat_py.viewer.training import TrainingViewer
 
 # The most photographs without a pose to list; capture.json has all.
 _LISTED = 20
@@ -196,7 +196,7 @@ class Train(OnDevice):
                 console.print(sentence)
         viewing: AbstractContextManager[TrainingViewer | None] = nullcontext()
         if shown:
-            from splat_py.viewer.viewer import training_viewer
+            from splat_py.viewer.training import training_viewer
 
             viewing = training_viewer(out)
         with viewing as viewer, FitBar(device, "--quality good, a larger --downscale or fewer --steps") as bar:

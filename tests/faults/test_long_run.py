@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-import pytest
 
 from splat_py import load_dataset
 from splat_py.demo.scene import write_demo_scene

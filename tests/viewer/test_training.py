@@ -11,7 +11,7 @@ from splat_py.fit.process import Interrupted
 from splat_py.train.config import TrainConfig
 from splat_py.train.trainer import Trainer
 from splat_py.viewer.page_server import page_server
-from splat_py.viewer.viewer import TimeBudget, TrainingViewer
+from splat_py.viewer.training import TimeBudget, TrainingViewer
 from tests.viewer.conftest import FakePage
 
 
@@ -110,7 +110,7 @@ def _loop(trainer: Trainer, on_step: object, between_steps: object, stop: object
 
 
 def test_a_pause_ends_when_the_page_is_closed(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("splat_py.viewer.viewer._GRACE", 0.3)
+    monkeypatch.setattr("splat_py.viewer.training._GRACE", 0.3)
     training = Training(dataset, tmp_path, 60)
 
     def act(page: FakePage, viewer: TrainingViewer, ended: threading.Event) -> None:
