@@ -15,6 +15,7 @@ _HINTS = {
     "it, [Differentiable]",
     "^left of '=' is not an l-value$": "; move a static const float out of the struct",
     "is not accessible": "; write public before it: a source with module, public, internal or private hides everything else",
+    "'\\$__syn_": "; declare a struct for each interface",
     "'double' type emitted": "; write float",
     "^array index out of bounds": "; a colour has (FEATURES + 2) / 3 vectors of features, and WEIGHTS weights",
     "^undefined identifier 'I[A-Z]": "; begin with import splat.prelude;",

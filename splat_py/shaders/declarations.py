@@ -12,7 +12,7 @@ from splat_py.gpu.sources import constant_of
 if TYPE_CHECKING:
     from splat_py.gpu.kernels import UserType
 
-# The most characters of a source, and parameters of a splat.
+# The most characters of a source, and numbers of each Gaussian's own.
 MOST_SOURCE, MOST_NUMBERS = 1 << 16, 16
 _NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
 
@@ -95,6 +95,7 @@ _TAKEN = {"value", "sigmaMax", "color", "of", "sigma", "d", "conic", "ray", "opa
 def fields_of(text: str, name: str) -> list[str]:
     """Return the fields of a splat's type in a source: numbers of each Gaussian's own. SplatError if one is no plain float."""
     code = _without_comments(text)
+    is_public = re.search(r"\bpublic\b", code)
     head = re.compile(rf"\bstruct\s+{re.escape(name)}\b[^{{;]*{{([^{{}}]*)}}")
     # Functions' bodies go, from the inside out, until the type's own braces are the innermost.
     while (body := head.search(code)) is None and "{" in code:
@@ -102,7 +103,7 @@ def fields_of(text: str, name: str) -> list[str]:
     fields: list[str] = []
     for statement in re.split(r";\s*", body[1].strip() if body else ""):
         # Functions, constants and types are no fields.
-        if not statement or "(" in statement or re.match(r"(\w+\s+)?(static|typealias|struct)\b", statement):
+        if not statement or re.match(r"[^=]*\(|(\w+\s+)?(static|typealias|struct)\b", statement):
             continue
         declared = re.fullmatch(r"(public\s+)?float\s+(\w+(\s*,\s*\w+)*)\s*", statement, re.ASCII)
         names = re.findall(r"\w+", declared[2]) if declared else []
@@ -111,7 +112,7 @@ def fields_of(text: str, name: str) -> list[str]:
                 f"{name} has the field {statement[:60]!r}; a field is a number of each Gaussian's own: write float and a name "
                 f"other than {', '.join(sorted(_TAKEN))}"
             )
-        if not declared[1] and re.search(r"\bpublic\b", text):
+        if is_public and not declared[1]:
             raise SplatError(f"{name} is in a source with public parts, but its field {names[0]} is not; write public float")
         fields += names
     return fields

@@ -128,6 +128,7 @@ def test_fields() -> None:
     assert fields_of(FIELDS, "Mine") == ["first", "second", "sixth"]
     assert fields_of(FIELDS, "Other") == ["other"]
     assert fields_of(FIELDS.replace("float", "public float"), "Other") == ["other"]
+    assert fields_of("// public\n" + FIELDS, "Other") == ["other"]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_fields() -> None:
             "^Mine has the field 'float3 axis'; a field is a number of each Gaussian's own: write float and a name",
         ),
         ("float numbers[3];", r"^Mine has the field 'float numbers\[3\]'"),
-        ("float width = 1.0;", "^Mine has the field 'float width = 1.0'"),
+        ("float width = exp(0.0);", "^Mine has the field 'float width = exp"),
         ("float sigma;", "^Mine has the field 'float sigma'; .* a name other than color, conic, d"),
         (
             "float two; public float one;",
