@@ -11,9 +11,11 @@ from splat_py.gpu.sources import shader_folder
 
 # Hints at the usual mistake behind a compiler's message.
 _HINTS = {
-    "does not match interface requirement$": "; it must be static, with the interface's arguments and, if that has it, "
-    "[Differentiable]",
+    "does not match interface requirement$": "; it must be static if the interface's is, with its arguments and, if that has "
+    "it, [Differentiable]",
+    "^left of '=' is not an l-value$": "; move a static const float out of the struct",
     "is not accessible": "; write public before it: a source with module, public, internal or private hides everything else",
+    "'\\$__syn_": "; declare a struct for each interface",
     "'double' type emitted": "; write float",
     "^array index out of bounds": "; a colour has (FEATURES + 2) / 3 vectors of features, and WEIGHTS weights",
     "^undefined identifier 'I[A-Z]": "; begin with import splat.prelude;",

@@ -16,7 +16,7 @@ from splat_py.gpu.tensors import check_shape
 from splat_py.render.cameras import CAMERA_MODELS
 from splat_py.render.colors import color_model
 from splat_py.render.options import SPLATS, STOPS, RenderMode
-from splat_py.shaders.declarations import require_numbers
+from splat_py.shaders.declarations import MOST_NUMBERS
 from splat_py.shaders.functions import ShaderModule
 
 # Tensors without which nothing can be rendered.
@@ -211,10 +211,8 @@ def stack_params(splat: str | UserType | ShaderModule, params: Mapping[str, Tens
         if set(params) != set(names):
             raise SplatError(f"splat_params has {', '.join(params) or 'nothing'}; {splat} takes {', '.join(names) or 'none'}")
         params = {name: params[name] for name in names}
-    if len(params) > 4:
-        raise SplatError(f"splat_params has {len(params)} parameters; a splat has four at most")
-    if not isinstance(splat, str):
-        require_numbers(splat.text, params)
+    if len(params) > MOST_NUMBERS:
+        raise SplatError(f"splat_params has {len(params)} parameters; a splat has {MOST_NUMBERS} at most")
     for name, tensor in params.items():
         if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32 or tensor.device != means.device:
             raise SplatError(f"splat_params[{name!r}] must be a torch.float32 tensor on {means.device}, as means is")

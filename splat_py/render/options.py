@@ -1,7 +1,7 @@
 """The options of a render: all that is not a tensor, in one object from `rasterization` to the kernels."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Literal, Self
@@ -12,7 +12,7 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
 from splat_py.shaders.declarations import SPLAT_INTERFACES, types_of
 from splat_py.shaders.functions import ShaderModule
-from splat_py.shaders.loading import source, user_type
+from splat_py.shaders.loading import shape_of, source, user_type, with_numbers
 
 RenderMode = Literal["RGB", "d", "Ed", "D", "ED", "RGB-d", "RGB-Ed", "RGB+D", "RGB+ED"]
 
@@ -104,7 +104,7 @@ class Options:
     ut_params: UnscentedTransform = UnscentedTransform()
     # "Gaussian" is projected; the others are evaluated along rays (splat/ray_splat.slang), surfels only of pinholes.
     primitive: Literal["Gaussian", "Surfel", "GsplatSurfel", "RayGaussian"] = "Gaussian"
-    # A type that implements IFalloff (splat/falloff.slang), and its number of parameters per splat.
+    # A type that implements IStoredFalloff (splat/falloff.slang), and the numbers of each Gaussian's own.
     falloff: str | UserType = "GaussianFalloff"
     extras: int = 0
     # A type that implements IHits (splat/ray_gaussian.slang), if colours vary within a splat: `SplatColorHits` of the user's.
@@ -145,18 +145,24 @@ class Options:
         return {name: arguments[name] for name in _ARGUMENTS if name in arguments}
 
     @staticmethod
-    def of_splat(splat: str | UserType | ShaderModule) -> dict[str, Any]:
-        """The options that a splat's type decides, by name. SplatError if its source has types that exclude each other."""
+    def of_splat(splat: str | UserType | ShaderModule, numbers: Sequence[str]) -> dict[str, Any]:
+        """The options that a splat's type and the names of its parameters decide, by name. SplatError if its source has types
+        that exclude each other, or other fields."""
         if isinstance(splat, str):
-            return {"falloff": SPLATS[splat][0]} | ({"primitive": "Surfel"} if splat == "Surfel" else {})
+            kind = {"falloff": SPLATS[splat][0], "extras": len(numbers)}
+            return kind | ({"primitive": "Surfel"} if splat == "Surfel" else {})
         found = user_type(splat, *SPLAT_INTERFACES)
         if not types_of(splat.text, "ISplatColor"):
-            return {"falloff": found} | ({"primitive": "RayGaussian"} if found.adapter == "Falloff3DAdapter" else {})
+            along = {"primitive": "RayGaussian"} if found.adapter == "Falloff3DAdapter" else {}
+            return {"falloff": with_numbers(tuple(numbers), found)[0], "extras": len(numbers)} | along
         if found.adapter == "Falloff2DAdapter":
             raise SplatError(f"{found.name} is of the image and ISplatColor of space; implement IFalloff3D or IFalloff instead")
         color = user_type(source(splat.text) if isinstance(splat, UserType) else splat, "ISplatColor")
-        falloff = "GaussianFalloff" if found.adapter == "SplatColorHits" else found
-        return {"falloff": falloff, "splat_color": color, "primitive": "RayGaussian"}
+        if found == color:
+            kinds: tuple[str | UserType, ...] = ("GaussianFalloff", *with_numbers(tuple(numbers), color))
+        else:
+            kinds = with_numbers(tuple(numbers), found, color)
+        return dict(zip(("falloff", "splat_color"), kinds, strict=True)) | {"extras": len(numbers), "primitive": "RayGaussian"}
 
     @property
     def per_isect(self) -> bool:
@@ -178,8 +184,8 @@ class Options:
     @property
     def shape(self) -> str | UserType:
         """The type that implements IShape (splat/shape.slang)."""
-        if getattr(self.falloff, "adapter", ""):
-            return self.falloff
+        if isinstance(self.falloff, UserType) and self.falloff.adapter:
+            return shape_of(self.falloff)
         return "GeneralRayGaussian" if self.with_rays else self.primitive if self.along_rays else "Ellipse"
 
     @property

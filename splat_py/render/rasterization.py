@@ -168,7 +168,7 @@ def rasterization(
             (slang/splat/falloff2d.slang), for any in space `IFalloff3D` (slang/splat/falloff3d.slang), or for rgb that varies
             within a splat `ISplatColor` (slang/splat/splat_color.slang), alone or beside an `IFalloff3D` or `IFalloff`. The
             last two set `with_eval3d`, and an `ISplatColor` has no normals and distances.
-        splat_params: the splat's parameters by name, at most four, [..., N] each, in the order of `extras`. Differentiable.
+        splat_params: the splat's parameters by name, at most 16, [..., N] each: the fields of your own type. Differentiable.
         camera_params: [..., C, P] coefficients of your own camera model, P ≤ 12: `coefficient(camera, i)`. Differentiable.
         color: how colours depend on the view direction: "SphericalHarmonics" of `sh_degree`, or a type for which `colors` holds
             F features per Gaussian, [..., N, F] or [..., C, N, F]: "SphericalGaussians", 3 + 6 per lobe (Wang et al. 2009,
@@ -246,8 +246,7 @@ def rasterization(
         with_ut=with_ut,
         ut_params=UnscentedTransform.of(ut_params) if with_ut else UnscentedTransform(),
         with_hits=return_normals or render_mode.endswith("d"),
-        **({"primitive": "RayGaussian"} if with_eval3d else {}) | Options.of_splat(splat),
-        extras=0 if extras is None else extras.shape[-1],
+        **({"primitive": "RayGaussian"} if with_eval3d else {}) | Options.of_splat(splat, tuple(splat_params or ())),
         stop=STOPS[max_alpha],
     )
     if options.along_rays:

@@ -22,7 +22,7 @@ from splat_py.scene.formats.packing import SH_C0 as SH_C0
 from splat_py.scene.formats.splat import SPZ_DEFAULT_VERSION
 from splat_py.scene.sources import COMPRESSED_PLY, ENDINGS, META, PLY, ending_of, require_scene_file
 from splat_py.shaders.custom_types import COLOR, SPLAT, OwnTypes
-from splat_py.shaders.declarations import MOST_PARAMS, SlangSource, require_name
+from splat_py.shaders.declarations import MOST_NUMBERS, SlangSource, require_name
 
 if TYPE_CHECKING:
     from splat_py.gpu.kernels import UserType
@@ -340,8 +340,8 @@ class Gaussians:
             "features": (count, None),
             "weights": (None,),
         }
-        if len(self.params) > MOST_PARAMS:
-            raise SplatError(f"params has {len(self.params)} parameters; a splat can have at most {MOST_PARAMS}")
+        if len(self.params) > MOST_NUMBERS:
+            raise SplatError(f"params has {len(self.params)} parameters; a splat can have at most {MOST_NUMBERS}")
         for name in self.params:
             require_name("a parameter in params", name)
         for kind in (self.splat, self.color):

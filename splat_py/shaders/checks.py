@@ -2,7 +2,7 @@
 compilation for other devices."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 from typing import Any
 
@@ -15,10 +15,10 @@ from splat_py.gpu.emission import CompilerError, Target, emit
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.messages import first_error
 from splat_py.gpu.sources import constant, shader_folder
-from splat_py.shaders.declarations import SPLAT_INTERFACES, extras_read, scalar_left_of_vector, takes_of, types_of
-from splat_py.shaders.finite_differences import KINKS, Inputs, compare, worst_of
+from splat_py.shaders.declarations import SPLAT_INTERFACES, fields_of, scalar_left_of_vector, takes_of, types_of
+from splat_py.shaders.finite_differences import KINKS, Inputs, compare, place_of, worst_of
 from splat_py.shaders.functions import ShaderFunction, ShaderModule, gradients
-from splat_py.shaders.loading import FieldQueries, built_in, first_values, source, user_type
+from splat_py.shaders.loading import FieldQueries, built_in, first_values, shape_of, source, user_type, with_numbers
 
 _SAMPLES = 2000
 # Languages that types must compile for.
@@ -44,8 +44,8 @@ def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
 
     Args:
         kind: from `source` or `load`, or the name of a built-in type.
-        ranges: lowest and highest value by name, for a splat's parameters in the order of `extras`, or for a camera's lens
-            coefficients in the order of `Camera`, where those without a range are 0.
+        ranges: lowest and highest value by name, for the fields of a splat's type, or for a camera's lens coefficients in the
+            order of `Camera`, where those without a range are 0.
 
     Raises:
         SplatError: a check fails; the message says what is wrong and where, or has the line of the source.
@@ -63,6 +63,8 @@ def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
     if not kinds:
         name = kind if isinstance(kind, str) else "the source" if kind.name.startswith("source_") else kind.name
         raise SplatError(f"{name} has no type that implements {', '.join(_CHECKS)}; declare one: struct Mine : IFalloff")
+    fields = {interface: _fields_of(*kinds[interface]) for interface in SPLAT_INTERFACES if interface in kinds}
+    unknown = sorted(set(ranges).difference(*fields.values())) if fields and "ICameraModel" not in kinds else []
     for interface, (module, linked) in kinds.items():
         (check_type, kernels), name = _CHECKS[interface], linked if isinstance(linked, str) else linked.name
         text = "" if isinstance(linked, str) else linked.text
@@ -71,12 +73,17 @@ def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
             raise SplatError(
                 f"{name} has {lost}, a scalar left of a vector, whose gradient Slang may lose; put the vector first"
             )
-        if interface in SPLAT_INTERFACES and extras_read(text)[0] > len(ranges):
-            raise SplatError(
-                f"{name} reads extras.{'xyzw'[len(ranges)]}, which has no range; give one, such as beta=(0.5, 2.0)"
-            )
+        given = ranges
+        if interface in fields:
+            missing = [field for field in fields[interface] if field not in ranges]
+            if missing or unknown:
+                wrong = f"{missing[0]}, which has no range" if missing else f"no {unknown[0]}, which has a range"
+                raise SplatError(f"{name} has {wrong}; give one for each field, such as beta=(0.5, 2.0)")
+            given = {field: ranges[field] for field in fields[interface]}
+            if isinstance(linked, UserType):
+                (linked,) = with_numbers(tuple(given), linked)
         try:
-            constants = check_type(module, linked, ranges)
+            constants = check_type(module, linked, given)
         # SlangPy's own errors, for code that the compiler refuses only when a function is called.
         except (RuntimeError, ValueError) as error:
             if isinstance(error, SplatError):
@@ -98,7 +105,7 @@ def _named(kind: ShaderModule | UserType | str, interface: str) -> tuple[Module,
     """Find a type that implements an interface: as an argument of generics, and as a type to link kernels with."""
     if isinstance(kind, str):
         files = (shader_folder() / "splat").glob("*.slang")
-        declared = re.compile(rf"\bstruct {re.escape(kind)} : {interface}\b")
+        declared = re.compile(rf"\bstruct {re.escape(kind)} : I(Stored)?{interface[1:]}\b")
         return (kind, kind) if any(declared.search(file.read_text("utf-8")) for file in files) else None
     if not types_of(kind.text, interface):
         return None
@@ -106,12 +113,18 @@ def _named(kind: ShaderModule | UserType | str, interface: str) -> tuple[Module,
     return module, user_type(module, interface)
 
 
+def _fields_of(module: Module, linked: str | UserType) -> list[str]:
+    """The fields of a splat's type, own or built in."""
+    if isinstance(linked, str):
+        return fields_of(built_in("falloff").text, linked)
+    return fields_of(linked.text, linked.name)
+
+
 def _check_falloff(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
     value_of, furthest_of = built_in("falloff").falloffOf[module], built_in("falloff").sigmaMaxThrough[module]
-    extras, sigma = _check_values(lambda sigma, extras, rng: value_of(sigma, extras), furthest_of, ranges)
-    names = {"extras": list(ranges)}
-    _check_derivatives("value", value_of, {"sigma": sigma, "extras": extras}, names=names, limits={"sigma": (0.0, np.inf)})
-    _check_at_mean(value_of, np.zeros_like(sigma), extras, place="sigma = 0", such_as="sqrt(max(sigma, 1e-12))")
+    own, sigma = _check_values(lambda sigma, own, rng: value_of(sigma, own), furthest_of, ranges)
+    _check_derivatives("value", value_of, {"sigma": sigma, "": own}, limits={"sigma": (0.0, np.inf)})
+    _check_at_mean(value_of, np.zeros_like(sigma), own, place="sigma = 0", such_as="sqrt(max(sigma, 1e-12))")
     return {"Falloff": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
 
 
@@ -119,20 +132,25 @@ def _check_falloff2d(module: Module, linked: str | UserType, ranges: Mapping[str
     """Check it like an IFalloff, in random directions of random ellipses."""
     value_of, furthest_of = built_in("falloff2d").falloff2DOf[module], built_in("falloff2d").sigmaMaxOfOffsets[module]
 
-    def inputs_at(sigma: NDArray, extras: NDArray, rng: np.random.Generator) -> Inputs:
+    def places_at(sigma: NDArray, rng: np.random.Generator) -> Inputs:
         root, angle = rng.normal(size=(len(sigma), 2, 2)), rng.uniform(0, 2 * np.pi, len(sigma))
         matrix = root @ root.swapaxes(1, 2) + 0.2 * np.eye(2)
         unit = np.stack([np.cos(angle), np.sin(angle)], 1)
         d = unit * np.sqrt(sigma / np.einsum("ni,nij,nj->n", unit, matrix, unit))[:, None]
         conic = np.stack([matrix[:, 0, 0], matrix[:, 0, 1], matrix[:, 1, 1]], 1)
-        return {"d": d.astype(np.float32), "conic": conic.astype(np.float32), "extras": extras}
+        return {"d": d.astype(np.float32), "conic": conic.astype(np.float32)}
 
-    extras, sigma = _check_values(lambda *at: value_of(*inputs_at(*at).values()), furthest_of, ranges)
-    inputs = inputs_at(sigma, extras, np.random.default_rng(2))
-    _check_derivatives("value", value_of, inputs, names={"extras": list(ranges)})
-    at_mean = np.zeros_like(inputs["d"]), inputs["conic"], extras
+    own, sigma = _check_values(lambda sigma, own, rng: value_of(*places_at(sigma, rng).values(), own), furthest_of, ranges)
+    places = places_at(sigma, np.random.default_rng(2))
+    _check_derivatives("value", value_of, {**places, "": own})
+    at_mean = np.zeros_like(places["d"]), places["conic"], own
     _check_at_mean(value_of, *at_mean, place="d = (0, 0)", such_as="sqrt(max(dot(d, d), 1e-12))")
-    return {"Falloff": linked, "Shape": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
+    return _linked(linked) | ({"EXTRAS": len(ranges)} if ranges else {})
+
+
+def _linked(linked: str | UserType) -> dict[str, Any]:
+    assert isinstance(linked, UserType)
+    return {"Falloff": linked, "Shape": shape_of(linked)}
 
 
 # A splat that is evaluated along rays, as kernels see it.
@@ -158,73 +176,53 @@ def _rays_at(sigma: NDArray, rng: np.random.Generator) -> Inputs:
 def _check_falloff3d(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
     """Check it like an IFalloff, for random rays."""
     value_of, furthest_of = built_in("falloff3d").falloff3DOf[module], built_in("falloff3d").sigmaMaxOfRays[module]
-    extras, sigma = _check_values(lambda sigma, extras, rng: value_of(_rays_at(sigma, rng), extras), furthest_of, ranges)
+    own, sigma = _check_values(lambda sigma, own, rng: value_of(_rays_at(sigma, rng), own), furthest_of, ranges)
     rays = _rays_at(sigma, np.random.default_rng(2))
-    _check_along_rays("value", value_of, rays, {"extras": extras}, ranges)
+    _check_derivatives("value", value_of, {"ray": rays, "": own})
     centred = rays | {"point": np.zeros_like(rays["point"])}
-    _check_at_mean(value_of, centred, extras, place="point = (0, 0, 0)", such_as="sqrt(max(dot(point, point), 1e-12))")
-    return _ALONG_RAYS | {"Falloff": linked, "Shape": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
+    _check_at_mean(value_of, centred, own, place="point = (0, 0, 0)", such_as="sqrt(max(dot(point, point), 1e-12))")
+    return _ALONG_RAYS | _linked(linked) | ({"EXTRAS": len(ranges)} if ranges else {})
 
 
 def _check_splat_color(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
     """Check it for random rays, some far outside of the splat, where its value and its derivatives must still be finite."""
     color_of, rng = built_in("splat_color").splatColorOf[module], np.random.default_rng(3)
-    extras, color = _random_extras(ranges, rng), rng.uniform(0, 1, (_SAMPLES, 3)).astype(np.float32)
+    own, color = _random_numbers(ranges, rng), rng.uniform(0, 1, (_SAMPLES, 3)).astype(np.float32)
     rays = _rays_at(rng.uniform(0, 12, _SAMPLES), rng)
-    _check_along_rays("color", color_of, rays, {"color": color, "extras": extras}, ranges)
+    _check_derivatives("color", color_of, {"color": color, "ray": rays, "": own})
     for sigma in (0.0, 1e4):
         outside = _rays_at(np.full(_SAMPLES, sigma), rng)
-        slopes = gradients(color_of, np.ones((_SAMPLES, 3)), color, outside, extras)
-        if not _are_finite(color_of(color, outside, extras), *slopes):
+        slopes = gradients(color_of, np.ones((_SAMPLES, 3)), color, outside, own)
+        if not _are_finite(color_of(color, outside, own), *slopes):
             raise SplatError(f"color or its derivative is not finite at |point| = {np.sqrt(sigma):g}; limit it")
     return _ALONG_RAYS | {"Hits": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
 
 
-def _check_along_rays(what: str, function: ShaderFunction, rays: Inputs, others: Inputs, ranges: Mapping[str, Range]) -> None:
-    """Compare the derivatives of a function of a `SplatRay` and of others, a colour before it and extras behind it."""
-
-    def arguments(inputs: Inputs) -> list[Any]:
-        ray = {name: inputs[name] for name in rays}
-        return [*([inputs["color"]] if "color" in inputs else []), ray, inputs["extras"]]
-
-    def derivative(v: NDArray, inputs: Inputs) -> Inputs:
-        *of_color, of_ray, of_extras = gradients(function, v, *arguments(inputs))
-        return of_ray | dict(zip(["color"], of_color, strict=False)) | {"extras": of_extras}
-
-    names = {"extras": list(ranges)}
-    compare(what, lambda inputs: np.asarray(function(*arguments(inputs))), derivative, rays | others, names=names)
-
-
-def _random_extras(ranges: Mapping[str, Range], rng: np.random.Generator) -> NDArray[np.float32]:
-    if len(ranges) > 4:
-        raise SplatError(f"{len(ranges)} ranges are given; a splat has four extra numbers at most")
-    extras = np.zeros((_SAMPLES, 4), np.float32)
-    for column, limits in enumerate(ranges.values()):
-        extras[:, column] = rng.uniform(*limits, _SAMPLES)
-    return extras
+def _random_numbers(ranges: Mapping[str, Range], rng: np.random.Generator) -> Inputs:
+    return {name: rng.uniform(*limits, _SAMPLES).astype(np.float32) for name, limits in ranges.items()}
 
 
 def _check_values(
-    value_at: Callable[[NDArray, NDArray, np.random.Generator], Any], furthest_of: ShaderFunction, ranges: Mapping[str, Range]
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Check that a falloff, a function of σ and extras, lies from 0 to 1, and that opacity times it is below 1/255 beyond its
-    `sigmaMax`. Return extras and a σ below `sigmaMax`, for checks of derivatives."""
+    value_at: Callable[[NDArray, Inputs, np.random.Generator], Any], furthest_of: ShaderFunction, ranges: Mapping[str, Range]
+) -> tuple[Inputs, NDArray[np.float32]]:
+    """Check that a falloff, a function of σ and own numbers, lies from 0 to 1, and that opacity times it is below 1/255 beyond
+    its `sigmaMax`. Return own numbers and a σ below `sigmaMax`, for checks of derivatives."""
     rng = np.random.default_rng(0)
-    extras = _random_extras(ranges, rng)
+    own = _random_numbers(ranges, rng)
     opacity = np.exp(rng.uniform(np.log(1.001 * _ALPHA_MIN), 0, _SAMPLES)).astype(np.float32)
-    furthest = np.asarray(furthest_of(opacity, extras))
-    _refuse(~(np.isfinite(furthest) & (furthest >= 0)), "sigmaMax is {}", furthest, opacity, extras)
+    furthest = np.asarray(furthest_of(opacity, own))
+    _refuse(~(np.isfinite(furthest) & (furthest >= 0)), "sigmaMax is {}", furthest, opacity, own)
 
     for beyond in (1.002, 1.1, 1.5, 2, 4, 10):
         sigma = (furthest * beyond + 1e-3).astype(np.float32)
-        alpha = opacity * np.asarray(value_at(sigma, extras, rng))
+        alpha = opacity * np.asarray(value_at(sigma, own, rng))
         text = f"opacity · value is {{}} and not below 1/255 at {beyond:g} times sigmaMax; let that return more"
-        _refuse(~(alpha < _ALPHA_MIN * 1.001), text, alpha, opacity, extras)
+        _refuse(~(alpha < _ALPHA_MIN * 1.001), text, alpha, opacity, own)
 
     sigma = (furthest * rng.uniform(0, 1, _SAMPLES)).astype(np.float32)
-    value = np.asarray(value_at(sigma, extras, rng))
-    _refuse(~((value >= 0) & (value <= 1 + 1e-5)), "value is {}, and not from 0 to 1,", value, opacity, extras)
-    return extras, sigma
+    value = np.asarray(value_at(sigma, own, rng))
+    _refuse(~((value >= 0) & (value <= 1 + 1e-5)), "value is {}, and not from 0 to 1,", value, opacity, own)
+    return own, sigma
 
 
 def _check_at_mean(value_of: ShaderFunction, *inputs: Any, place: str, such_as: str) -> None:
@@ -241,11 +239,10 @@ def _are_finite(*values: Any) -> bool:
     return all(_are_finite(*v.values()) if isinstance(v, dict) else bool(np.isfinite(v).all()) for v in values)
 
 
-def _refuse(wrong: NDArray, what: str, values: NDArray, opacity: NDArray, extras: NDArray) -> None:
+def _refuse(wrong: NDArray, what: str, values: NDArray, opacity: NDArray, own: Inputs) -> None:
     if wrong.any():
         i = int(np.argmax(wrong))
-        place = ", ".join(f"{x:.3g}" for x in extras[i])
-        raise SplatError(f"{what.format(f'{values[i]:.4g}')} with opacity {opacity[i]:.3g} and extras ({place})")
+        raise SplatError(f"{what.format(f'{values[i]:.4g}')} at {place_of({'opacity': opacity, **own}, i)}")
 
 
 def _check_camera(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
@@ -389,16 +386,30 @@ def _check_numbers(queries: FieldQueries, params: NDArray, inputs: Inputs) -> No
             )
 
 
-def _check_derivatives(what: str, function: ShaderFunction, inputs: Inputs, **how: Any) -> None:
-    """Compare the derivatives of a function by all of its `inputs` with finite differences."""
+def _check_derivatives(what: str, function: ShaderFunction, inputs: Mapping[str, NDArray | Inputs], **how: Any) -> None:
+    """Compare the derivatives of a function by all of its `inputs`, dicts for structs, with finite differences. Messages name
+    fields after their struct, unless its own name is empty."""
+    keys = {
+        name: {field: f"{name}.{field}".removeprefix(".") for field in value} if isinstance(value, dict) else name
+        for name, value in inputs.items()
+    }
 
-    def value_of(inputs: Inputs) -> NDArray:
-        return np.asarray(function(*inputs.values()))
+    def arguments(flat: Inputs) -> list[Any]:
+        return [{field: flat[k] for field, k in key.items()} if isinstance(key, dict) else flat[key] for key in keys.values()]
 
-    def derivative(v: NDArray, inputs: Inputs) -> Inputs:
-        return dict(zip(inputs, gradients(function, v, *inputs.values()), strict=True))
+    def by_key(values: Iterable[Any]) -> Inputs:
+        flat: Inputs = {}
+        for key, value in zip(keys.values(), values, strict=True):
+            flat |= {k: value[field] for field, k in key.items()} if isinstance(key, dict) else {key: value}
+        return flat
 
-    compare(what, value_of, derivative, inputs, **how)
+    compare(
+        what,
+        lambda flat: np.asarray(function(*arguments(flat))),
+        lambda v, flat: by_key(gradients(function, v, *arguments(flat))),
+        by_key(inputs.values()),
+        **how,
+    )
 
 
 _Check = Callable[[Module, str | UserType, Mapping[str, Range]], dict[str, Any]]

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,8 @@ from splat_py.gpu.sources import constant_of
 if TYPE_CHECKING:
     from splat_py.gpu.kernels import UserType
 
-# The most characters of a source, and parameters of a splat.
-MOST_SOURCE, MOST_PARAMS = 1 << 16, 4
+# The most characters of a source, and numbers of each Gaussian's own.
+MOST_SOURCE, MOST_NUMBERS = 1 << 16, 16
 _NAME = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
 
 
@@ -83,35 +83,39 @@ def read_parameters(splat: str, built_in: bool, given: Sequence[str]) -> dict[st
         known[name] = Parameter(initial, limits.least, limits.largest)
     if len(set(names)) < len(names):
         raise SplatError(f"splat_params names a parameter twice: {' '.join(given)}")
-    if len(known) > MOST_PARAMS:
-        raise SplatError(f"splat_params has {len(known)} parameters; a splat has {MOST_PARAMS} at most")
+    if len(known) > MOST_NUMBERS:
+        raise SplatError(f"splat_params has {len(known)} parameters; a splat has {MOST_NUMBERS} at most")
     return known
 
 
-def extras_read(text: str) -> tuple[int, int]:
-    """Return the least and the most numbers of `extras` that a splat's source reads: all four at most if it passes them on."""
+# Names that a field would share with a function of its type, or with an argument.
+_TAKEN = {"value", "sigmaMax", "color", "of", "sigma", "d", "conic", "ray", "opacity"}
+
+
+def fields_of(text: str, name: str) -> list[str]:
+    """Return the fields of a splat's type in a source: numbers of each Gaussian's own. SplatError if one is no plain float."""
     code = _without_comments(text)
-    names = "|".join({"extras", *re.findall(r"\b(?:value|sigmaMax|color)\s*\([^()]*\bfloat4\s+(\w+)\s*\)", code)})
-    read = [
-        max("xyzwrgba".index(letter) % 4 for letter in letters) if letters else int(index)
-        for letters, index in re.findall(rf"\b(?:{names})\s*(?:\.\s*([xyzwrgba]+)\b|\[\s*([0-3])\s*\])", code)
-    ]
-    least = max(read, default=-1) + 1
-    # The Gaussian reads none.
-    rest = re.sub(r"\bGaussianFalloff\.\w+\([^()]*\)|\bfloat4\s+\w+", "", code)
-    passed_on = re.search(rf"\b(?:{names})\b(?!\s*(?:\.|\[\s*[0-3]\s*\]))", rest)
-    return least, MOST_PARAMS if passed_on else least
-
-
-def require_numbers(text: str, given: Collection[str]) -> None:
-    """Raise SplatError unless `splat_params` has the numbers of `extras` that a splat's source reads."""
-    least, most = extras_read(text)
-    if not least <= len(given) <= most:
-        names = ", ".join(f"extras.{letter}" for letter in "xyzw"[:least]) or "no number of extras"
-        raise SplatError(
-            f"splat_params has {', '.join(given) or 'nothing'}; the splat's source reads {names}: give one parameter for each, "
-            "in this order"
-        )
+    is_public = re.search(r"\bpublic\b", code)
+    head = re.compile(rf"\bstruct\s+{re.escape(name)}\b[^{{;]*{{([^{{}}]*)}}")
+    # Functions' bodies go, from the inside out, until the type's own braces are the innermost.
+    while (body := head.search(code)) is None and "{" in code:
+        code = re.sub(r"{[^{}]*}", ";", code)
+    fields: list[str] = []
+    for statement in re.split(r";\s*", body[1].strip() if body else ""):
+        # Functions, constants and types are no fields.
+        if not statement or re.match(r"[^=]*\(|(\w+\s+)?(static|typealias|struct)\b", statement):
+            continue
+        declared = re.fullmatch(r"(public\s+)?float\s+(\w+(\s*,\s*\w+)*)\s*", statement, re.ASCII)
+        names = re.findall(r"\w+", declared[2]) if declared else []
+        if not declared or not _TAKEN.isdisjoint(names):
+            raise SplatError(
+                f"{name} has the field {statement[:60]!r}; a field is a number of each Gaussian's own: write float and a name "
+                f"other than {', '.join(sorted(_TAKEN))}"
+            )
+        if is_public and not declared[1]:
+            raise SplatError(f"{name} is in a source with public parts, but its field {names[0]} is not; write public float")
+        fields += names
+    return fields
 
 
 def along_rays(text: str) -> bool:

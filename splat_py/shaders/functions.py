@@ -76,7 +76,7 @@ def gradient(value: Value, bound: Any) -> Any:
     """Return the gradient that `.bwds` stored with `bound`, which `value` was bound to."""
     if isinstance(bound, dict):
         fields = {name: gradient(value[name], field) for name, field in bound.items()}
-        return None if all(field is None for field in fields.values()) else fields
+        return None if fields and all(field is None for field in fields.values()) else fields
     if value is bound or not hasattr(bound, "grad"):
         return None
     return bound.grad.to_numpy().reshape(np.shape(value))

@@ -5,7 +5,8 @@ import hashlib
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
-from functools import cache
+from dataclasses import replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from splat_py.gpu.device import Device, compiler_options, slang_device
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.messages import first_error
 from splat_py.gpu.sources import shader_folder
-from splat_py.shaders.declarations import BUILT_IN, constant_in, types_of
+from splat_py.shaders.declarations import BUILT_IN, MOST_NUMBERS, constant_in, fields_of, types_of
 from splat_py.shaders.functions import ShaderModule, library, public_types
 
 _REFERENCE = re.compile(r'(?:\bimport|\b__include|\bimplementing|#\s*include)\s*(?:"([^"\n]+)"|([\w.]+)\s*;)')
@@ -147,6 +148,39 @@ def user_type(module: ShaderModule | UserType, *interfaces: str) -> UserType:
     if name in _taken_names() and not ours:
         raise SplatError(f"{name} is also the name of a splat_py type; rename yours")
     return UserType(name, module.text, _ADAPTERS.get(interface, ""))
+
+
+# By adapter, the interface that its type has when kernels are linked with it.
+_STORED = {"": "IStoredFalloff", "Falloff2DAdapter": "IStoredFalloff2D", "Falloff3DAdapter": "IStoredFalloff3D"}
+_STORED |= {"SplatColorHits": "IStoredColor"}
+
+
+@lru_cache(maxsize=64)
+def with_numbers(names: tuple[str, ...], *types: UserType) -> tuple[UserType, ...]:
+    """Return a source's splat types as kernels are linked with them, which store the numbers `names` in this order. SplatError
+    unless these are the types' fields."""
+    fields = {kind.name: fields_of(kind.text, kind.name) for kind in types}
+    wanted = list(dict.fromkeys(name for each in fields.values() for name in each))
+    if len(fields) < len(types):
+        raise SplatError(f"{types[0].name} is a falloff and a colour; declare a struct for each, which may share fields")
+    if len(wanted) > MOST_NUMBERS:
+        raise SplatError(f"the source has {len(wanted)} numbers of each splat; a splat has {MOST_NUMBERS} at most")
+    if set(wanted) != set(names):
+        raise SplatError(
+            f"splat_params has {', '.join(names) or 'nothing'}; the fields of {' and '.join(fields)} are "
+            f"{', '.join(wanted) or 'none'}: give one parameter for each, by name"
+        )
+    text = types[0].text
+    for kind in types:
+        read = "".join(f" own.{n} = extras[{names.index(n) // 4}][{names.index(n) % 4}];" for n in fields[kind.name])
+        of = f"[Differentiable] static {kind.name} of(float4x4 extras) {{ {kind.name} own;{read} return own; }}"
+        text += f"\nextension {kind.name} : {_STORED[kind.adapter]} {{ {of} }}"
+    return tuple(replace(kind, text=text) for kind in types)
+
+
+def shape_of(falloff: UserType) -> UserType:
+    """The shape of a falloff of the image or of space."""
+    return replace(falloff, adapter=falloff.adapter.replace("Adapter", "Shape"))
 
 
 @cache

@@ -69,8 +69,8 @@ class TrainConfig:
     # (Huang et al. 2024); or a Slang file with a type that implements IFalloff or IFalloff2D, or, with --strategy mcmc,
     # IFalloff3D or ISplatColor.
     splat: str = "Gaussian"
-    # NAME=VALUE: a splat parameter of each Gaussian, and its initial value. Give all parameters of a Slang file, in the order
-    # of extras.x, y, z, w; GeneralizedExponential starts with beta=1 and BetaKernel with b=0.
+    # NAME=VALUE: a splat parameter of each Gaussian, and its initial value. Give all fields of a Slang file's type;
+    # GeneralizedExponential starts with beta=1 and BetaKernel with b=0.
     splat_params: Annotated[tuple[str, ...], UseAppendAction] = ()
     # Learning rate of the splat parameters.
     splat_param_lr: float = 1e-3

@@ -68,9 +68,8 @@ class PhotographGradients:
             accumulate=config.accumulate,
             raw_params=not config.filter_3d,
             antialiased=config.antialiased,
-            **Options.of_splat(splat),
+            **Options.of_splat(splat, tuple(config.parameters())),
             normal_gradient=config.has_surfels,
-            extras=len(config.parameters()),
             near_plane=dataset.near,
             camera_gradient=config.refine_cameras,
         )

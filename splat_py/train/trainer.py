@@ -21,7 +21,6 @@ from splat_py.scene.dataset import Dataset
 from splat_py.scene.environment import require_pinhole
 from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders.custom_types import CAMERA, COLOR, PIXEL_LOSS, SPLAT
-from splat_py.shaders.declarations import require_numbers
 from splat_py.shaders.functions import ShaderModule
 from splat_py.train import density
 from splat_py.train.capture_model import CaptureModel, CaptureStep, LearntCapture
@@ -55,7 +54,7 @@ class Trainer(StepsInFlight):
             the source of your own type, pass it again, or see `trust_source`.
         camera, color, pixel_loss: the camera model, the type of view-dependent colour and a pixel's loss, in the same way.
         splat_params: initial splat parameters by name, a number for all Gaussians or a tensor [N] with one for each of those
-            to begin with. Your own type needs all of them, in the order of `extras`; built-in types have defaults.
+            to begin with. Your own type needs all of its fields; built-in types have defaults.
         gaussians: begin with these, in the dataset's frame, in the place of its points. Parameters that `splat_params` does not
             name are their own, if they have them. Harmonics are cut, or continued with zeros, to `config.sh_degree`.
         trust_source: compile the source that `resume` carries. It could read and write any memory.
@@ -99,8 +98,6 @@ class Trainer(StepsInFlight):
         params = numbers_of(splat_params or {})
         means = {name: float(values.mean()) for name, values in params.items()} if splat_params is not None else None
         self.config = (begun if resumed else with_sizes(begun, self.color)).with_parameters(means, resumed)
-        if isinstance(self.splat, UserType) and not resumed:
-            require_numbers(self.splat.text, self.config.parameters())
         self.ranks = distributed if isinstance(distributed, Ranks) else joined(self.device) if distributed else ALONE
         self.config = replace(self.config, batch=self.ranks.batch_of(self.config.batch))
         self.config.validate()

@@ -26,9 +26,10 @@ from tests.refusals import refused
 SPLAT = """import splat.prelude;
 struct Mine : IFalloff
 {
+    float power;
     [Differentiable]
-    static float value(float sigma, float4 extras) { return exp(-sigma * extras.x); }
-    static float sigmaMax(float opacity, float4 extras) { return log(opacity / ALPHA_MIN) / extras.x; }
+    float value(float sigma) { return exp(-sigma * power); }
+    float sigmaMax(float opacity) { return log(opacity / ALPHA_MIN) / power; }
 }"""
 EXPERIMENT = """
 captures = ["{capture}"]

@@ -9,7 +9,8 @@ from torch import Tensor
 import splat_py as splat
 from splat_py import shaders
 from splat_py.gpu.kernels import UserType
-from splat_py.shaders.declarations import extras_read
+from splat_py.shaders.declarations import fields_of
+from splat_py.shaders.loading import with_numbers
 from tests.refusals import refused
 from tests.render.test_camera_models import check, scene_of
 
@@ -24,25 +25,26 @@ BUILT_IN = {
 REACH = "return 2.0 * log(opacity / ALPHA_MIN);"
 
 
-def own(value: str, sigma_max: str = REACH, more: str = "", kind: str = "IFalloff") -> str:
+def own(value: str, sigma_max: str = REACH, more: str = "", kind: str = "IFalloff", fields: str = "") -> str:
     given = {"IFalloff": "float sigma", "IFalloff2D": "float2 d, float3 conic"}[kind]
     return f"""
 import splat.prelude;
 {more}
 struct Mine : {kind}
-{{
+{{ {fields}
     [Differentiable]
-    static float value({given}, float4 extras) {{ {value} }}
-    static float sigmaMax(float opacity, float4 extras) {{ {sigma_max} }}
+    float value({given}) {{ {value} }}
+    float sigmaMax(float opacity) {{ {sigma_max} }}
 }}
 """
 
 
 OWN_GAUSSIAN = own("return gaussian(sigma);")
 # A type with its own width and height.
-SCALED = (
-    "return exp(sigma * -0.5 * extras.x) * extras.y;",
-    "return 2.0 * log(max(opacity * extras.y / ALPHA_MIN, 1.0)) / extras.x;",
+SCALED = own(
+    "return exp(sigma * -0.5 * rate) * height;",
+    "return 2.0 * log(max(opacity * height / ALPHA_MIN, 1.0)) / rate;",
+    fields="float rate, height;",
 )
 
 
@@ -72,13 +74,13 @@ def test_against_float64(name: str, packed: bool) -> None:
 
 def test_a_derivative_that_is_infinite_where_nothing_is_seen() -> None:
     """Fermi's function: exp(∞) / (1 + exp(∞))² far from the mean."""
-    value = "return (1.0 + exp(-extras.x)) / (1.0 + exp((sigma * 0.25 - 1.0) * extras.x));"
-    reach = "return 4.0 + 4.0 * log((1.0 + exp(-extras.x)) * opacity / ALPHA_MIN - 1.0) / extras.x;"
+    value = "return (1.0 + exp(-k)) / (1.0 + exp((sigma * 0.25 - 1.0) * k));"
+    reach = "return 4.0 + 4.0 * log((1.0 + exp(-k)) * opacity / ALPHA_MIN - 1.0) / k;"
     inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=82)
     with torch.no_grad():
         inputs["scales"].mul_(0.2)
     k = torch.full((N,), 40.0, requires_grad=True)
-    images, _, _ = of_scene(inputs, splat=shaders.source(own(value, reach)), splat_params={"k": k})
+    images, _, _ = of_scene(inputs, splat=shaders.source(own(value, reach, fields="float k;")), splat_params={"k": k})
     (images**2).sum().backward()
     for name, tensor in (inputs | {"k": k}).items():
         assert tensor.grad is not None and tensor.grad.any() and tensor.grad.isfinite().all(), name
@@ -95,42 +97,75 @@ def test_the_gaussian_as_a_type_of_ones_own(packed: bool) -> None:
 @pytest.mark.parametrize(
     ("source", "given", "message"),
     [
-        (own(*SCALED), ("wide",), r"has wide; the splat's source reads extras\.x, extras\.y: give one parameter for each"),
-        (own(*SCALED), (), r"has nothing; the splat's source reads extras\.x, extras\.y"),
-        (OWN_GAUSSIAN, ("wide",), "has wide; the splat's source reads no number of extras"),
+        (SCALED, ("rate",), "has rate; the fields of Mine are rate, height: give one parameter for each, by name"),
+        (SCALED, ("rate", "hight"), "has rate, hight; the fields of Mine are rate, height"),
+        (SCALED, (), "has nothing; the fields of Mine are rate, height"),
+        (OWN_GAUSSIAN, ("wide",), "has wide; the fields of Mine are none"),
     ],
 )
-def test_parameters_that_the_source_does_not_read(source: str, given: tuple[str, ...], message: str) -> None:
+def test_parameters_that_are_no_fields(source: str, given: tuple[str, ...], message: str) -> None:
     scene = scene_of("pinhole", WIDTH, HEIGHT, seed=83)
     params = {name: torch.ones(len(scene["means"])) for name in given}
     refused(message, of_scene, scene, splat=shaders.source(source), splat_params=params)
 
 
+FIELDS = """
+// float first;
+struct Other : IFalloff { float other; float value(float s) { if (s > 1.0) { return other; } return s; } }
+struct Mine : IFalloff
+{
+    float first, second; /* float third; */
+    static const int COUNT = 3;
+    [Differentiable]
+    float value(float sigma) { float inner; for (int i = 0; i < COUNT; i++) { inner = first; } return inner; }
+    float sixth;
+    struct Inner { float seventh; }
+}
+"""
+
+
+def test_fields() -> None:
+    assert fields_of(FIELDS, "Mine") == ["first", "second", "sixth"]
+    assert fields_of(FIELDS, "Other") == ["other"]
+    assert fields_of(FIELDS.replace("float", "public float"), "Other") == ["other"]
+    assert fields_of("// public\n" + FIELDS, "Other") == ["other"]
+
+
 @pytest.mark.parametrize(
-    ("value", "numbers"),
+    ("field", "message"),
     [
-        ("exp(-sigma) * extras.x + extras[2]", (3, 3)),
-        ("exp(-sigma * extras.y) // extras.w", (2, 2)),
-        ("dot(extras.xz, extras.xz)", (3, 3)),
-        ("other(sigma, extras) * extras.x", (1, 4)),
-        ("GaussianFalloff.value(sigma, extras)", (0, 0)),
+        (
+            "float3 axis;",
+            "^Mine has the field 'float3 axis'; a field is a number of each Gaussian's own: write float and a name",
+        ),
+        ("float numbers[3];", r"^Mine has the field 'float numbers\[3\]'"),
+        ("float width = exp(0.0);", "^Mine has the field 'float width = exp"),
+        ("float sigma;", "^Mine has the field 'float sigma'; .* a name other than color, conic, d"),
+        (
+            "float two; public float one;",
+            "^Mine is in a source with public parts, but its field two is not; write public float$",
+        ),
+        (
+            "float " + ", ".join(f"n{i}" for i in range(17)) + ";",
+            "^the source has 17 numbers of each splat; a splat has 16 at most$",
+        ),
     ],
 )
-def test_numbers_that_a_source_reads(value: str, numbers: tuple[int, int]) -> None:
-    text = own(f"return {value};\n", "return GaussianFalloff.sigmaMax(opacity, extras);")
-    assert extras_read(text) == numbers
-    assert extras_read(text.replace("extras", "p")) == numbers
+def test_fields_that_are_refused(field: str, message: str) -> None:
+    text = own("return gaussian(sigma);", fields=field)
+    refused(message, with_numbers, ("one",), UserType("Mine", text))
 
 
-def test_parameters_in_the_order_of_extras() -> None:
-    text = own(*SCALED)
+@pytest.mark.parametrize("names", [("rate", "height"), ("height", "rate")])
+def test_parameters_by_name(names: tuple[str, ...]) -> None:
     inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=84)
     rate, height = torch.rand(N) + 0.5, torch.rand(N) * 0.5 + 0.5
     # Wider Gaussians of less opacity would differ by the filter; without the filter they are exactly equal.
     plain, _, _ = of_scene(
         inputs | {"scales": inputs["scales"] / rate.sqrt()[:, None], "opacities": inputs["opacities"] * height}, eps2d=0.0
     )
-    images, _, _ = of_scene(inputs, splat=shaders.source(text), splat_params={"rate": rate, "height": height}, eps2d=0.0)
+    params = {name: {"rate": rate, "height": height}[name] for name in names}
+    images, _, _ = of_scene(inputs, splat=shaders.source(SCALED), splat_params=params, eps2d=0.0)
     torch.testing.assert_close(images, plain, rtol=1e-4, atol=1e-4)
 
 
@@ -171,7 +206,10 @@ def beta(b: Any) -> dict[str, Any]:
         (beta(torch.ones(N + 1)), r"splat_params\['b'\] has shape \[21\]; expected \[20\]"),
         (beta(torch.ones(N).double()), r"splat_params\['b'\] must be a torch.float32 tensor"),
         (beta([1.0] * N), r"splat_params\['b'\] must be a torch.float32 tensor"),
-        ({"splat": UserType("Mine", OWN_GAUSSIAN), "splat_params": dict.fromkeys("abcde")}, "splat_params has 5 parameters"),
+        (
+            {"splat": UserType("Mine", OWN_GAUSSIAN), "splat_params": dict.fromkeys("abcdefghijklmnopq")},
+            "has 17 parameters; a splat has 16",
+        ),
     ],
     ids=str,
 )
@@ -198,7 +236,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "a derivative that is lost": (own("return exp(detach(sigma) * -0.5);"), "derivative of value by sigma is 0 at"),
     "a derivative that is wrong": (own("return faded(sigma);", REACH, TWICE), "derivative of value by sigma is -"),
     "the derivative of a parameter": (
-        own("return exp(sigma * -0.5 * detach(extras.x));", "return 2.0 * log(opacity / ALPHA_MIN) / extras.x;"),
+        own("return exp(sigma * -0.5 * detach(rate));", "return 2.0 * log(opacity / ALPHA_MIN) / rate;", fields="float rate;"),
         "derivative of value by rate is 0 at",
         {"rate": (0.5, 2.0)},
     ),

@@ -31,12 +31,12 @@ WIDTH, HEIGHT, N = 24, 18, 20
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "your-own-slang.md"
 (HALF,) = re.findall(r'half = splat\.shaders\.source\("""\n(.*?)"""\)', DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
 
-SIGMA_MAX = "return GaussianFalloff.sigmaMax(opacity, extras);"
+SIGMA_MAX = "return GaussianFalloff().sigmaMax(opacity);"
 GAUSSIAN = "float2 u = standardised(d, conic); return exp(dot(u, u) * -0.5);"
 
 
-def own(value: str, sigma_max: str = SIGMA_MAX, more: str = "") -> str:
-    return source_of(value, sigma_max, more, "IFalloff2D")
+def own(value: str, sigma_max: str = SIGMA_MAX, more: str = "", fields: str = "") -> str:
+    return source_of(value, sigma_max, more, "IFalloff2D", fields)
 
 
 def half_gaussian(twins: dict[str, Tensor]) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def test_the_gaussian() -> None:
 
 def test_of_both_kinds_that_of_offsets_is_drawn() -> None:
     """The type of offsets may call the other one."""
-    both = own("return Mine1.value(dot(standardised(d, conic), standardised(d, conic)) * 2.0, extras);")
+    both = own("return Mine1().value(dot(standardised(d, conic), standardised(d, conic)) * 2.0);")
     both += OWN_GAUSSIAN.replace("import splat.prelude;", "").replace("Mine", "Mine1")
     alone = own("return exp(dot(standardised(d, conic), standardised(d, conic)) * 2.0 * -0.5);")
     for one, other in zip(*(results(splat=shaders.source(text)) for text in (both, alone)), strict=True):
@@ -121,7 +121,7 @@ BAD: dict[str, tuple[Any, ...]] = {
         r"derivative of value by conic\[1\] is 0 at",
     ),
     "a parameter's lost derivative": (
-        own(GAUSSIAN.replace("-0.5)", "-0.5) * sigmoid(extras.x) * sigmoid(detach(extras.y))")),
+        own(GAUSSIAN.replace("-0.5)", "-0.5) * sigmoid(one) * sigmoid(detach(two))"), fields="float one, two;"),
         "derivative of value by two is 0 at",
         {"one": (-1.0, 1.0), "two": (-1.0, 1.0)},
     ),

@@ -127,11 +127,14 @@ def surfels(**options: Any) -> Case:
 
 
 RNG = np.random.default_rng(4)
-HEAVY_TAIL = own("return exp(log(1.0 + sigma) * -extras.x);", "return exp(log(opacity / ALPHA_MIN) / extras.x) - 1.0;")
+HEAVY_TAIL = own(
+    "return exp(log(1.0 + sigma) * -power);", "return exp(log(opacity / ALPHA_MIN) / power) - 1.0;", fields="float power;"
+)
 ANISOTROPIC = own(
-    "return gaussian(dot(standardised(d, conic), standardised(d, conic)) * extras.x);",
-    "return GaussianFalloff.sigmaMax(opacity, extras) / extras.x;",
+    "return gaussian(dot(standardised(d, conic), standardised(d, conic)) * rate);",
+    "return GaussianFalloff().sigmaMax(opacity) / rate;",
     kind="IFalloff2D",
+    fields="float rate;",
 )
 
 

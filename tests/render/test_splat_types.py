@@ -25,11 +25,11 @@ from splat_py.train.run import RunFolder, open_scene, train
 from splat_py.train.trainer import Trainer
 from tests.formats.scenes import scene
 from tests.refusals import refused
-from tests.render.test_falloffs import SCALED, own
+from tests.render.test_falloffs import SCALED
 from tests.train.refinement import assert_resumes
 
 # A Gaussian with its own width and height. Its comment is not ASCII.
-OWN = "// σ · rate" + own(*SCALED).replace("Mine", "Wide")
+OWN = "// σ · rate" + SCALED.replace("Mine", "Wide")
 CAPTURE = (4, 24)
 OWN_PARAMS = ("rate=1", "height=0.75")
 # Densifies twice; gradients add up in a fixed order.
@@ -148,7 +148,7 @@ HEAD, SOURCE = "comment splat_py splat Wide rate height", "comment splat_py spla
         (HEAD, "comment splat_py splat Wide; rate height"),
         (HEAD, "comment splat_py splat Wide rate x;y"),
         (HEAD, "comment splat_py splat"),
-        (HEAD, "comment splat_py splat Wide a b c d e"),
+        (HEAD, "comment splat_py splat Wide " + " ".join("abcdefghijklmnopq")),
         (HEAD, f"{HEAD}\n{HEAD}"),
         (HEAD, "comment nothing"),
         (f'{SOURCE}"import splat.prelude;"', f"{SOURCE}import"),
@@ -191,7 +191,7 @@ def test_source_is_not_compiled_before_it_is_trusted(tmp_path: Path, dataset: Da
         ({"splat": "Wide; }"}, "the type is called 'Wide; }'"),
         ({"splat_source": ""}, "splat is 'Wide', and its source is missing"),
         ({"splat_params": ["rate=1"]}, r"extras is \('F32', "),
-        ({"splat_params": ["rate=1", "height=1", "c=1", "d=1", "e=1"]}, "5 parameters; a splat has 4 at most"),
+        ({"splat_params": [f"{name}=1" for name in "abcdefghijklmnopq"]}, "17 parameters; a splat has 16 at most"),
         ({"splat_params": ["rate=nan", "height=1"]}, "write NAME=VALUE"),
         ({"splat_params": [3]}, "splat_params is"),
     ],
@@ -272,11 +272,9 @@ def test_contradictions_of_a_checkpoint(dataset: Dataset, tmp_path: Path) -> Non
         Trainer(dataset, resume=checkpoint, camera="fisheye")
 
 
-def test_training_names_the_numbers_that_a_source_reads(dataset: Dataset) -> None:
-    for params in ({"rate": 1.0}, {"rate": 1.0, "height": 1.0, "heigth": 1.0}):
-        with pytest.raises(
-            SplatError, match=r"splat_params has rate.*; the splat's source reads extras\.x, extras\.y: give one"
-        ):
+def test_training_names_the_fields_of_a_source(dataset: Dataset) -> None:
+    for params in ({"rate": 1.0}, {"rate": 1.0, "hight": 1.0}, {"rate": 1.0, "height": 1.0, "hight": 1.0}):
+        with pytest.raises(SplatError, match=r"splat_params has rate.*; the fields of Wide are rate, height: give one"):
             Trainer(dataset, CONFIG, splat=shaders.source(OWN), splat_params=params)
 
 

@@ -91,7 +91,7 @@ GOOD: dict[str, tuple[str, dict[str, tuple[float, float]]]] = {
     "camera": (camera(), {"k1": (-0.1, 0.1)}),
     "falloff": (falloffs.OWN_GAUSSIAN, {}),
     "half-Gaussian": (falloffs2d.HALF, {"angle": (-3.0, 3.0), "rest": (-2.0, 2.0)}),
-    "super-ellipse": (falloffs2d.own(falloffs2d.SUPER, "return 1.5 * GaussianFalloff.sigmaMax(opacity, extras);"), {}),
+    "super-ellipse": (falloffs2d.own(falloffs2d.SUPER, "return 1.5 * GaussianFalloff().sigmaMax(opacity);"), {}),
 }
 
 
@@ -149,8 +149,13 @@ BAD |= {
         "^Mine cannot be compiled for Metal, in rasterizeForward: 'double' type emitted; write float$",
     ),
     "a number without a range": (
-        falloffs.own(*falloffs.SCALED),
-        r"^Mine reads extras\.y, which has no range; give one, such as beta=\(0\.5, 2\.0\)$",
+        falloffs.SCALED,
+        r"^Mine has height, which has no range; give one for each field, such as beta=\(0\.5, 2\.0\)$",
+        {"rate": (0.5, 2.0)},
+    ),
+    "a range of no number": (
+        falloffs.OWN_GAUSSIAN,
+        "^Mine has no wide, which has a range; give one for each field",
         {"wide": (0.5, 2.0)},
     ),
     "a scalar left of a vector": (
@@ -243,8 +248,8 @@ def test_a_file_that_was_missing_is_found_when_it_is_there(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (GREY.replace("[Differentiable]", ""), r"line \d+: .*; it must be static, .* \[Differentiable\]$"),
-        (GREY.replace("static float3", "float3"), r"line \d+: .*; it must be static"),
+        (GREY.replace("[Differentiable]", ""), r"line \d+: .*; it must be static if .* \[Differentiable\]$"),
+        (GREY.replace("static float3", "float3"), r"line \d+: .*; it must be static if"),
         (GREY.replace("import splat.prelude;", ""), r"'IColor'; begin with import splat\.prelude;$"),
         (GREY.replace("features[0]", "Gaussian.f()"), r"'Gaussian'; there is Gaussian3D, GaussianFalloff, gaussian$"),
         (

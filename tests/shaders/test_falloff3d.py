@@ -1,12 +1,14 @@
 """slang/splat/falloff3d.slang and splat_color.slang: a ray as a Gaussian sees it, and types through their interfaces."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from splat_py import shaders
 from tests.reference.gaussian import rotations
-from tests.shaders.oracle import Array, assert_like, assert_value, float32, unit
+from tests.shaders.oracle import assert_like, assert_value, float32, unit
 
 COUNT = 40
 RNG = np.random.default_rng(3)
@@ -15,36 +17,41 @@ OWN = """
 import splat.prelude;
 struct Lopsided : IFalloff3D
 {
+    float x, y, z, w;
+
     [Differentiable]
-    static float value(SplatRay ray, float4 extras)
+    float value(SplatRay ray)
     {
-        float side = dot(ray.point, extras.xyz) + ray.direction.y + mul(ray.axes, ray.position).z * extras.w;
+        float side = dot(ray.point, float3(x, y, z)) + ray.direction.y + mul(ray.axes, ray.position).z * w;
         return exp(dot(ray.point, ray.point) * -0.5) * sigmoid(side / ray.scales.x);
     }
 
-    static float sigmaMax(float opacity, float4 extras) { return opacity * 2.0 + extras.x; }
+    float sigmaMax(float opacity) { return opacity * 2.0 + x; }
 }
 
 struct Tinted : ISplatColor
 {
+    float x, y, z, w;
+
     [Differentiable]
-    static float3 color(float3 color, SplatRay ray, float4 extras)
+    float3 color(float3 color, SplatRay ray)
     {
-        return color * (1.0 + dot(ray.point, extras.xyz)) + ray.direction * extras.w;
+        return color * (1.0 + dot(ray.point, float3(x, y, z))) + ray.direction * w;
     }
 }
 """
 
 
-def inputs() -> list[dict[str, Array] | Array]:
-    """Shapes of Gaussians with scales from 0.1 to 1, rays that lead to them, and extras."""
+def inputs() -> list[Any]:
+    """Shapes of Gaussians with scales from 0.1 to 1, rays that lead to them, and own numbers."""
     quats, scales = torch.tensor(RNG.normal(size=(COUNT, 4))), np.exp(RNG.uniform(-2.3, 0, (COUNT, 3)))
     white = rotations(quats).mT.numpy() / scales[:, :, None]
     position = RNG.normal(size=(COUNT, 3)) * 0.3 + [0, 0, 3]
     shape = np.concatenate([white.reshape(COUNT, 9), position, np.zeros((COUNT, 3))], 1)
     origin = RNG.normal(size=(COUNT, 3)) * 0.2
     direction = unit(position - origin + RNG.normal(size=(COUNT, 3)) * 0.3)
-    return [float32(shape), {"origin": float32(origin), "direction": float32(direction)}, float32(RNG.normal(size=(COUNT, 4)))]
+    own = dict(zip("xyzw", float32(RNG.normal(size=(4, COUNT))), strict=True))
+    return [float32(shape), {"origin": float32(origin), "direction": float32(direction)}, own]
 
 
 def seen(shape: Tensor, ray: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -58,14 +65,18 @@ def seen(shape: Tensor, ray: dict[str, Tensor]) -> dict[str, Tensor]:
     return {"point": point, "direction": direction, "scales": scales, "axes": axes, "position": position}
 
 
-def value(ray: dict[str, Tensor], extras: Tensor) -> Tensor:
+def along(own: dict[str, Tensor], point: Tensor) -> Tensor:
+    return point[:, 0] * own["x"] + point[:, 1] * own["y"] + point[:, 2] * own["z"]
+
+
+def value(ray: dict[str, Tensor], own: dict[str, Tensor]) -> Tensor:
     depth = (ray["axes"] @ ray["position"][..., None])[:, 2, 0]
-    side = (ray["point"] * extras[:, :3]).sum(-1) + ray["direction"][:, 1] + depth * extras[:, 3]
+    side = along(own, ray["point"]) + ray["direction"][:, 1] + depth * own["w"]
     return (-0.5 * ray["point"].square().sum(-1)).exp() * (side / ray["scales"][:, 0]).sigmoid()
 
 
-def color(color: Tensor, ray: dict[str, Tensor], extras: Tensor) -> Tensor:
-    return color * (1 + (ray["point"] * extras[:, :3]).sum(-1, keepdim=True)) + ray["direction"] * extras[:, 3:]
+def color(color: Tensor, ray: dict[str, Tensor], own: dict[str, Tensor]) -> Tensor:
+    return color * (1 + along(own, ray["point"]))[:, None] + ray["direction"] * own["w"][:, None]
 
 
 def test_rays() -> None:
@@ -74,20 +85,20 @@ def test_rays() -> None:
 
 
 def test_ones_own() -> None:
-    own, (shape, ray, extras) = shaders.source(OWN), inputs()
+    own, (shape, ray, numbers) = shaders.source(OWN), inputs()
     fields = seen(torch.tensor(shape), {name: torch.tensor(part) for name, part in ray.items()})
     rays = {name: float32(part.numpy()) for name, part in fields.items()}
-    assert_like(shaders.falloff3d.falloff3DOf[own], value, [rays, extras], value=(1e-4, 1e-6), rtol=1e-3, atol=1e-4)
+    assert_like(shaders.falloff3d.falloff3DOf[own], value, [rays, numbers], value=(1e-4, 1e-6), rtol=1e-3, atol=1e-4)
     rgb = float32(RNG.uniform(size=(COUNT, 3)))
-    assert_like(shaders.splat_color.splatColorOf[own], color, [rgb, rays, extras], value=(1e-4, 1e-5), rtol=1e-3, atol=1e-4)
+    assert_like(shaders.splat_color.splatColorOf[own], color, [rgb, rays, numbers], value=(1e-4, 1e-5), rtol=1e-3, atol=1e-4)
     opacity = np.linspace(0.1, 1, COUNT)
-    assert_value(shaders.falloff3d.sigmaMaxOfRays[own](opacity, extras), opacity * 2 + extras[:, 0])
+    assert_value(shaders.falloff3d.sigmaMaxOfRays[own](opacity, numbers), opacity * 2 + numbers["x"])
 
 
 def test_nothing_depends_on_a_value_of_no_weight() -> None:
     """Even where the type's own derivative is infinite."""
     text = OWN.replace("exp(dot(ray.point, ray.point) * -0.5)", "sqrt(ray.point.x * 0.0)")
-    shape, ray, extras = inputs()
+    shape, ray, numbers = inputs()
     rays = shaders.falloff3d.splatRay[15](shape, ray)
-    of_ray, of_extras = shaders.falloff3d.falloff3DOf[shaders.source(text)].gradients(np.zeros(COUNT), rays, extras)
-    assert not any(part.any() for part in (*of_ray.values(), of_extras))
+    of_ray, of_own = shaders.falloff3d.falloff3DOf[shaders.source(text)].gradients(np.zeros(COUNT), rays, numbers)
+    assert not any(part.any() for part in (*of_ray.values(), *of_own.values()))

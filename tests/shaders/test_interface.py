@@ -123,30 +123,31 @@ import splat.prelude;
 // struct Other : IFalloff
 struct Halved : IFalloff
 {
+    float rate;
     [Differentiable]
-    static float value(float sigma, float4 extras) { return exp(sigma * extras.x * -0.5); }
-    static float sigmaMax(float opacity, float4 extras) { return log(opacity / ALPHA_MIN) / extras.x; }
+    float value(float sigma) { return exp(sigma * rate * -0.5); }
+    float sigmaMax(float opacity) { return log(opacity / ALPHA_MIN) / rate; }
 }
 """
 
 
 def test_types_of_ones_own_in_brackets() -> None:
     function = shaders.falloff.falloffOf[shaders.source(HALVED)]
-    sigma, extras = np.float32([0.5, 1, 2]), np.tile(np.float32([2, 0, 0, 0]), (3, 1))
-    np.testing.assert_allclose(function(sigma, extras), np.exp(-sigma), rtol=1e-6)
-    v_sigma, v_extras = shaders.gradients(function, 1.0, sigma, extras)
+    sigma, own = np.float32([0.5, 1, 2]), {"rate": 2.0}
+    np.testing.assert_allclose(function(sigma, own), np.exp(-sigma), rtol=1e-6)
+    v_sigma, v_own = shaders.gradients(function, 1.0, sigma, {"rate": np.full(3, 2.0)})
     np.testing.assert_allclose(v_sigma, -np.exp(-sigma), rtol=1e-6)
-    np.testing.assert_allclose(v_extras[:, 0], -0.5 * sigma * np.exp(-sigma), rtol=1e-6)
+    np.testing.assert_allclose(v_own["rate"], -0.5 * sigma * np.exp(-sigma), rtol=1e-6)
     with pytest.raises(SplatError, match="takes a number where"):
         shaders.spherical_harmonics.shColor[shaders.source(HALVED)]
     with pytest.raises(SplatError, match="no type that implements ICameraModel"):
         shaders.camera_model.projectThrough[shaders.source(HALVED)]
-    refused("the arguments in brackets do not fit", shaders.falloff.falloffOf[3], sigma, extras)
+    refused("the arguments in brackets do not fit", shaders.falloff.falloffOf[3], sigma, own)
 
 
 def test_a_scenes_own_type_in_brackets(tmp_path: Path) -> None:
-    across = HALVED.replace(": IFalloff", ": IFalloff2D").replace("float sigma,", "float2 d, float3 conic,")
-    own = shaders.source(across.replace("sigma * extras.x", "dot(d, d) * extras.x"))
+    across = HALVED.replace(": IFalloff", ": IFalloff2D").replace("float sigma)", "float2 d, float3 conic)")
+    own = shaders.source(across.replace("sigma * rate", "dot(d, d) * rate"))
     one = torch.ones(1)
     scene = Gaussians(torch.zeros(1, 3), torch.ones(1, 4), torch.zeros(1, 3), one, torch.zeros(1, 1, 3), {"rate": one})
     replace(scene, splat=user_type(own, "IFalloff2D")).save(tmp_path / "scene.ply")
@@ -154,7 +155,7 @@ def test_a_scenes_own_type_in_brackets(tmp_path: Path) -> None:
     with pytest.raises(SplatError, match="Halved is source from a file, not trusted yet; call trust_source"):
         shaders.falloff2d.falloff2DOf[loaded.splat]
     trusted = loaded.trust_source().splat
-    at = [1.0, 2.0], [1.0, 0.0, 1.0], [0.5, 0.0, 0.0, 0.0]
+    at = [1.0, 2.0], [1.0, 0.0, 1.0], {"rate": 0.5}
     assert shaders.falloff2d.falloff2DOf[trusted](*at) == shaders.falloff2d.falloff2DOf[own](*at)
     assert shaders.falloff2d.falloff2DOf[trusted](*at) == pytest.approx(np.exp(-1.25))
     with pytest.raises(SplatError, match="no type that implements IFalloff; declare one"):

@@ -99,7 +99,7 @@ def test_hits() -> None:
         side = (color[:, 2:5] * ray["direction"]).sum(-1).sign()[:, None]
         return torch.cat([color[:, :2], color[:, 2:5] * -side, distance[:, None]], 1)
 
-    extras = np.zeros((COUNT, 4))
+    extras = np.zeros((COUNT, 4, 4))
     arguments = [float32(colors), float32(shapes), extras, {name: float32(part) for name, part in ray.items()}]
     twins = [torch.tensor(a) for a in (colors, shapes, extras)]
     assert (f(*twins, {n: torch.tensor(p) for n, p in ray.items()})[:, 5] == 0).any()

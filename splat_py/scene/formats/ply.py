@@ -30,7 +30,7 @@ from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path, is_file, parse_json, refusing, regular
 from splat_py.scene.formats import packing
 from splat_py.scene.formats.packing import USUAL_TYPES, Float32Array, StoredGaussians
-from splat_py.shaders.declarations import MOST_PARAMS, MOST_SOURCE, SlangSource, require_name
+from splat_py.shaders.declarations import MOST_NUMBERS, MOST_SOURCE, SlangSource, require_name
 
 # The longest header line.
 _MOST_LINE_BYTES = 1 << 20
@@ -156,7 +156,7 @@ def _read_types(path: str | os.PathLike[str], comments: Sequence[str]) -> tuple[
             ((kind, *names),) = heads
             for name in (kind, *names):
                 require_name("a type or a parameter", name)
-            if len(set(names)) < len(names) or len(names) > (MOST_PARAMS if slot == "splat" else 0):
+            if len(set(names)) < len(names) or len(names) > (MOST_NUMBERS if slot == "splat" else 0):
                 raise ValueError(f"the parameters are {' '.join(names)[:100]}")
             if sum(map(len, lines)) > 7 * MOST_SOURCE:
                 raise ValueError("the Slang source is too long")
