@@ -193,8 +193,8 @@ def exposure_spread(sample: Dataset) -> float | None:
 
 
 def sky_share(sample: Dataset) -> float:
-    """Return the mean share of the photographs' pixels that show sky: above the horizon, where no surface with points of the
-    capture is, smooth, and blue or nearly white."""
+    """Return the mean share of the photographs' pixels that show sky: above the horizon, away from surfaces with points of the
+    capture, smooth, and blue or nearly white."""
     up, shares = mean_up(sample.train_cameras), []
     for view in range(len(sample)):
         camera, image = sample.views[view].camera, sample.image(view)
@@ -202,11 +202,14 @@ def sky_share(sample: Dataset) -> float:
         rays = np.stack([x, y, np.ones_like(x)], -1) @ np.linalg.inv(camera.K).T @ camera.viewmat[:3, :3]
         red, green, blue = np.moveaxis(cv2.GaussianBlur(image[..., :3], (0, 0), 1.5).astype(int), -1, 0)
         grey = cv2.cvtColor(image[..., :3], cv2.COLOR_RGB2GRAY).astype(np.float32)
-        rough = np.sqrt(np.maximum(cv2.blur(grey * grey, (5, 5)) - cv2.blur(grey, (5, 5)) ** 2, 0))
+        deviations = np.sqrt(np.maximum(cv2.blur(grey * grey, (5, 5)) - cv2.blur(grey, (5, 5)) ** 2, 0))
         pale = np.minimum(np.minimum(red, green), blue) > 235
         azure = (blue > 90) & (blue > red + 15) & (blue >= green)
-        found = (rays @ up > 0) & (rough < 8) & (pale | azure) & (image[..., 3] > 0) & ~surface_pixels(camera, sample.points)
-        shares.append(cv2.erode(found.astype(np.uint8), np.ones((5, 5), np.uint8)).mean())
+        found = (rays @ up > 0) & (deviations < 8) & (pale | azure) & (image[..., 3] > 0)
+        # Points seldom reach the edges of pictures.
+        around = np.ones([max(camera.width, camera.height) // 10 | 1] * 2)
+        near = cv2.dilate(surface_pixels(camera, sample.points).astype(np.uint8), around)
+        shares.append((found & (near == 0)).mean())
     return float(np.mean(shares))
 
 

@@ -122,7 +122,7 @@ def test_the_sky_is_seen_above_the_horizon_where_no_points_are(
     behind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Level cameras in front of a rough ground below z = 0.
-    cameras = [Camera.look_at((x, -6, 1), (0, 0, 1), (0, 0, 1), 60, 90, 60, f"{x}.png") for x in range(-4, 5)]
+    cameras = [Camera.look_at((x, -6, 1), (x, 0, 1), (0, 0, 1), 60, 90, 60, f"{x}.png") for x in range(-4, 5)]
     rng = np.random.default_rng(4)
     points = rng.uniform((-9, 0, -2), (9, 4, 0.5), (60, 3))
     if behind == "white wall with points":
