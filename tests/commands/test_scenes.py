@@ -14,6 +14,7 @@ import trimesh
 from splat_py import Gaussians, RunFolder, load_dataset
 from splat_py.scene.formats.ply import write_gaussians
 from splat_py.scene.sources import ENDINGS
+from splat_py.train.run import capture_of
 from tests.commands.program import done, refusal, splat
 from tests.formats.scenes import ball_on_floor
 
@@ -41,6 +42,11 @@ def test_a_run_without_a_recorded_split_keeps_the_first_photographs(run: Path, t
     assert all(f"images/{name}.png" in done("eval", old, cwd=tmp_path) for name in ("000", "008"))
     done("train", record["data"]["data"], "--out", old, "--resume", "--steps", 21, cwd=tmp_path)
     assert len(json.loads((old / "metrics.json").read_text())["held_out"]["views"]) == 2
+    # Its capture has the run's camera model.
+    record = json.loads((old / "run.json").read_text())
+    (old / "run.json").write_text(json.dumps(record | {"config": record["config"] | {"camera": "equirectangular"}}))
+    dataset = capture_of(old, None)
+    assert dataset is not None and {view.camera.model for view in dataset.views} == {"equirectangular"}
 
 
 def test_notebooks_show_scores_and_pictures_of_a_run(run: Path) -> None:

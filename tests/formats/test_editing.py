@@ -175,7 +175,8 @@ def test_what_cameras_go_around_is_left_alone_for_a_page() -> None:
     assert len(kept) == 1500 and counts["around the subject"] == sum(counts.values()) == walls
     # From one side, and from all walls of an empty room.
     empty = select(gaussians, np.arange(1500, len(gaussians)))
-    for shown, cameras in ((gaussians, circle(6, 0.5)), (empty, circle(10))):
+    panoramas = [replace(camera, model="equirectangular") for camera in circle(6)]
+    for shown, cameras in ((gaussians, circle(6, 0.5)), (empty, circle(10)), (gaussians, panoramas)):
         kept, counts = cleaned(shown, cameras)
         assert len(kept) + counts["unseen"] == len(shown) > 1.1 * counts["unseen"] and "around the subject" not in counts
     assert all(cleaned(gaussians, cameras) == (gaussians, {}) for cameras in ([], circle(6, outwards=True)))
