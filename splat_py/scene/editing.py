@@ -151,7 +151,7 @@ def remove_floaters(
 
 def cleaned(gaussians: Gaussians, cameras: Sequence[Camera]) -> tuple[Gaussians, dict[str, int]]:
     """A scene to send to others: without floaters if its cameras look at one place, and if they go around a subject only that
-    (`circled_subject`). Returns it and the number of each kind that was removed; nothing is removed if nothing would be left."""
+    (`circled_subject`). Returns it and the number of each kind that was removed: nothing if none would be left."""
     if not (cameras and find_focus(cameras)[1]):
         return gaussians, {}
     clean, counts = remove_floaters(gaussians, cameras=cameras)
