@@ -10,9 +10,18 @@ from tyro.conf import Positional, arg
 
 from splat_py.base.errors import SplatError
 from splat_py.commands.terminal import OnDevice, console, explicit_options, print_error, print_losses, track
-from splat_py.scene.sources import ENDINGS, is_scene_file, require_capture, require_ending, require_scene, require_scene_file
+from splat_py.scene.sources import (
+    ENDINGS,
+    Split,
+    is_scene_file,
+    require_capture,
+    require_ending,
+    require_scene,
+    require_scene_file,
+)
 
 if TYPE_CHECKING:
+    from splat_py.scene.camera import Camera
     from splat_py.scene.dataset import Dataset
     from splat_py.scene.environment import Environment
     from splat_py.scene.gaussians import Gaussians
@@ -51,6 +60,9 @@ class Export:
     playground: Annotated[Path | None, arg(metavar="PAGE.html")] = None
     # For a page: capture with the initial camera and the up direction; by default the run's.
     data: Path | None = None
+    # For a page of a capture that looks at one place: without floaters, and without what is around the subject if the cameras
+    # go all around it, as `splat edit --keep-subject --remove-floaters` does.
+    clean: bool = True
     # Version of a .spz: 2, 3, or 4, which needs the package zstandard.
     spz_version: int = 3
     # Add the sky of a run with --environment as a shell of 5,000 far Gaussians; a .html holds it without.
@@ -126,6 +138,8 @@ class Export:
                 console.print("no capture found: the page begins with a view of the whole scene; name a capture with --data")
             else:
                 how["cameras"] = [view.camera for view in dataset.views]
+                if self.clean:
+                    gaussians = _cleaned(gaussians, how["cameras"], shlex.join(["splat", "export", str(scene), str(out)]))
         with console.status(f"writing {out}"):
             losses = write_viewer(out, gaussians, **how) if is_page else gaussians.save(out, self.spz_version)
         print_losses(out, losses)
@@ -141,6 +155,17 @@ class Export:
                 why = str(error)
         print_error(f"the sky is missing in {out}: {why}")
         return gaussians
+
+
+def _cleaned(gaussians: "Gaussians", cameras: "list[Camera]", command: str) -> "Gaussians":
+    """The scene of a page without what only disturbs there, with a sentence that says so."""
+    from splat_py.scene.editing import cleaned
+
+    with console.status("cleaning the page"):
+        gaussians, counts = cleaned(gaussians, cameras)
+    if removed := ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count):
+        console.print(f"left out of the page: {removed}; `{command} --no-clean` keeps them")
+    return gaussians
 
 
 def _title(scene: Path) -> str:
@@ -363,6 +388,8 @@ class Partition:
     overlap: float = 0.2
     # Hold out the middle one of every n photographs of the whole capture, in the order of their names; 0 holds out none.
     test_every: int = 8
+    # Hold out the first one of these n instead, as papers do.
+    test_split: Split = "middle"
 
     def run(self) -> None:
         from splat_py.scene.partition import MOST_CELLS, RUN, cell_name, divide, write_cells
@@ -377,7 +404,8 @@ class Partition:
         from splat_py.scene.dataset import load_dataset
 
         with console.status("dividing"):
-            dataset = load_dataset(self.data, test_every=self.test_every, memory_limit_bytes=0, undistort=False)
+            how: dict[str, Any] = {"test_every": self.test_every, "test_split": self.test_split}
+            dataset = load_dataset(self.data, memory_limit_bytes=0, undistort=False, **how)
             grid, cells = divide(dataset, columns, rows, self.overlap)
             write_cells(dataset, grid, cells, self.out)
         console.print(f"{len(dataset.train)} photographs and {len(dataset.points[0]):,} points in {len(cells)} cells:")  # type: ignore[index]
@@ -392,7 +420,8 @@ class Partition:
         merged = self.out / "scene.ply"
         _print_command("merge", self.out, "--out", merged)
         if dataset.test:
-            _print_command("eval", merged, "--data", self.data)
+            split = [] if self.test_split == "middle" else ["--test-split", self.test_split]
+            _print_command("eval", merged, "--data", self.data, *split)
 
 
 @dataclass

@@ -7,14 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+import cv2
 import numpy as np
 
 from splat_py.base.errors import SplatError
 from splat_py.gpu.device import Device
+from splat_py.scene.camera import mean_up
 from splat_py.scene.colmap import read_observations
 from splat_py.scene.data_options import DataOptions
-from splat_py.scene.dataset import Dataset, pixels_of_points
+from splat_py.scene.dataset import DEFAULT_MEMORY_LIMIT, Dataset, pixels_of_points, surface_pixels
 from splat_py.scene.images import ImageStore
+from splat_py.scene.partition import CELL_FILE
 from splat_py.train.checkpoint import initial_count
 from splat_py.train.config import TrainConfig
 from splat_py.train.memory import plan_memory
@@ -30,9 +33,12 @@ _DIVISORS, _SHORTEST, _PIXELS_A_STEP = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0,
 # A trial's photographs, steps to warm up and to time, pixels at first, and Gaussians a pixel; photographs grow until one
 # takes as many seconds as the last number.
 _VIEWS, _WARM, _TIMED, _PIXELS, _DENSITIES, _LONG = 3, 3, 3, 30_000, (1 / 3, 2.0), 0.1
-# Photographs that exposures are measured from, pixels of each, points that two of them must share, and the standard deviation
-# in stops from which exposures are learnt (0.27 on fox: 31.3 → 31.8 dB after 600 steps at a twelfth, colours matched).
+# Photographs that exposures and skies are measured from, pixels of each, points that two of them must share, and the standard
+# deviation in stops from which exposures are learnt (0.27 on fox: 31.3 → 31.8 dB after 600 steps at a twelfth, colours
+# matched).
 _SAMPLES, _SAMPLE_PIXELS, _FEWEST_POINTS, _STOPS = 24, 250_000, 20, 0.2
+# The share of pixels with sky from which it is learnt.
+_SKY = 0.02
 
 
 @dataclass(frozen=True)
@@ -67,10 +73,18 @@ def choose(
     are `given` keep their values. `tell` is called with the steps of the trial that are done, and their number."""
     whole = data if "downscale" in given else replace(data, downscale=1.0)
     dataset, said = whole.load(0), []
+    sample = sampled(whole)
     looks = given & {"exposure", "ppisp", "bilateral_grid"}
-    if not looks and (stops := exposure_spread(whole)) is not None and stops >= _STOPS:
+    if not looks and (stops := exposure_spread(sample)) is not None and stops >= _STOPS:
         config = replace(config, exposure=True)
         said.append(f"--exposure, because exposures differ by {stops:.1f} stops; --no-exposure leaves it out")
+    lenses = any(view.camera.distortion is not None for view in dataset.views)
+    decided = given & {"environment", "random_background"} or (lenses and "undistort" in given)
+    if not decided and _can_have_sky(whole, config, dataset) and (share := sky_share(sample)) >= _SKY:
+        config, whole = replace(config, environment=True), replace(whole, undistort=whole.undistort or lenses)
+        dataset = whole.load(0)
+        how = "--environment" + " --undistort" * lenses
+        said.append(f"{how}, because {share:.0%} of what photographs show is sky; --no-environment leaves it out")
     filters = not (given & {"filter_3d", "antialiased"} or config.has_surfels)
     filtered = replace(config, filter_3d=True, antialiased=True) if filters else config
     cost = measure(dataset, filtered, device, tell)
@@ -143,17 +157,25 @@ def measure(dataset: Dataset, config: TrainConfig, device: Device, tell: Callabl
     return StepCost(max(base - pixel * pixels - gaussian * few, 0.0), pixel, gaussian)
 
 
-def exposure_spread(data: DataOptions) -> float | None:
+def sampled(data: DataOptions) -> Dataset:
+    """Return a few training photographs, undistorted, small and in memory."""
+    dataset = replace(data, undistort=True).load(0)
+    views = [dataset.views[view] for view in _spaced(dataset.train, _SAMPLES)]
+    few = replace(dataset, views=views, train=list(range(len(views))), test=[])
+    few = _scaled(few, max(math.sqrt(_pixels(few) / _SAMPLE_PIXELS), 1.0))
+    few.hold(DEFAULT_MEMORY_LIMIT)
+    return few
+
+
+def exposure_spread(sample: Dataset) -> float | None:
     """Return how much exposures differ: the standard deviation over the training photographs in stops, of the channel where it
     is largest. Each pair of photographs differs by the median over the points of the capture that both show. None if the
     capture does not say which photographs show a point."""
-    dataset = replace(data, undistort=True).load(0)
-    if (model := dataset.model) is None:
+    if (model := sample.model) is None:
         return None
-    dataset = _scaled(dataset, max(math.sqrt(_pixels(dataset) / _SAMPLE_PIXELS), 1.0))
     observations, shown = read_observations(model), []
-    for view in _spaced(dataset.train, _SAMPLES):
-        camera, image = dataset.views[view].camera, dataset.image(view)
+    for view in range(len(sample)):
+        camera, image = sample.views[view].camera, sample.image(view)
         xyz = observations.get(camera.name, np.zeros((0, 3)))
         inside, pixels, _ = pixels_of_points(camera, xyz)
         # Clipped colours have lost their exposure, and the fourth channel is 0 where pixels do not count.
@@ -168,6 +190,34 @@ def exposure_spread(data: DataOptions) -> float | None:
             differences.append(np.median([one[point] - other[point] for point in common], axis=0))
     # The median of |x| is 0.6745 σ, and a difference of two has √2 times the deviation of one.
     return float(np.median(np.abs(differences), axis=0).max() / (0.6745 * math.sqrt(2))) if differences else None
+
+
+def sky_share(sample: Dataset) -> float:
+    """Return the mean share of the photographs' pixels that show sky: above the horizon, away from surfaces with points of the
+    capture, smooth, and blue or nearly white."""
+    up, shares = mean_up(sample.train_cameras), []
+    for view in range(len(sample)):
+        camera, image = sample.views[view].camera, sample.image(view)
+        y, x = np.mgrid[: camera.height, : camera.width] + 0.5
+        rays = np.stack([x, y, np.ones_like(x)], -1) @ np.linalg.inv(camera.K).T @ camera.viewmat[:3, :3]
+        red, green, blue = np.moveaxis(cv2.GaussianBlur(image[..., :3], (0, 0), 1.5).astype(int), -1, 0)
+        grey = cv2.cvtColor(image[..., :3], cv2.COLOR_RGB2GRAY).astype(np.float32)
+        deviations = np.sqrt(np.maximum(cv2.blur(grey * grey, (5, 5)) - cv2.blur(grey, (5, 5)) ** 2, 0))
+        pale = np.minimum(np.minimum(red, green), blue) > 235
+        azure = (blue > 90) & (blue > red + 15) & (blue >= green)
+        found = (rays @ up > 0) & (deviations < 8) & (pale | azure) & (image[..., 3] > 0)
+        # Points seldom reach the edges of pictures.
+        around = np.ones([max(camera.width, camera.height) // 10 | 1] * 2)
+        near = cv2.dilate(surface_pixels(camera, sample.points).astype(np.uint8), around)
+        shares.append((found & (near == 0)).mean())
+    return float(np.mean(shares))
+
+
+def _can_have_sky(data: DataOptions, config: TrainConfig, dataset: Dataset) -> bool:
+    """True if an environment can be learnt, and shown by all that is made of the scene."""
+    plain = config.splat == "Gaussian" and config.has_harmonics and config.camera in ("dataset", "pinhole")
+    whole = data.cut_out is None and not any(view.has_alpha for view in dataset.views) and dataset.points is not None
+    return plain and whole and not config.random_background and not (data.data / CELL_FILE).exists()
 
 
 def _most_steps(takes: Callable[[int], float], most: int, limit: float) -> int:

@@ -121,9 +121,9 @@ class Train(OnDevice):
     # Folder of the run; by default runs/NAME after DATA, or the next of runs/NAME-2, runs/NAME-3 that is free.
     out: Path | None = None
     # Time of training, by steps timed on this device: about 2 minutes (draft), 10 (good) or 60 (best). It chooses --steps and
-    # --downscale, and where photographs call for them --exposure and --filter-3d; options that you give keep their values. off
-    # chooses nothing. By default good, or off if you give --steps or start several processes. A run that is resumed keeps its
-    # options.
+    # --downscale, and where photographs call for them --exposure, --environment and --filter-3d; options that you give keep
+    # their values. off chooses nothing. By default good, or off if you give --steps or start several processes. A run that is
+    # resumed keeps its options.
     quality: Literal["auto", "draft", "good", "best", "off"] = "auto"
     # Continue the run in --out, or else the last run of DATA, from its last checkpoint with its original options; a larger
     # --steps extends it. DATA may be left out.

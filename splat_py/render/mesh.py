@@ -14,6 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
+from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
@@ -91,7 +92,8 @@ def mesh(
     parts of fewer than 64 triangles. A vertex has the mean of the colours that cameras saw there.
 
     Args:
-        cameras: the photographs', or others from which the scene looks right. Their lenses are ignored.
+        cameras: the photographs', or others from which the scene looks right. Their lenses are ignored, but an equirectangular
+            camera sees all around.
         resolution: voxels along the longest side of the box, 16 to 1024.
         bounds: lowest and highest corner [2, 3] of the box, world units; by default around what the cameras see, without
             scattered points far away.
@@ -110,7 +112,8 @@ def mesh(
     box = None if bounds is None else _given(bounds)
     # Pixels finer than half a voxel add nothing.
     seen = late_progress(cameras, "depths", len(cameras))
-    views = [_View.of(gaussians, camera.scaled(2 * resolution / max(camera.width, camera.height)), how) for camera in seen]
+    flat = (pinhole for camera in seen for pinhole in _pinholes(camera))
+    views = [_View.of(gaussians, camera.scaled(2 * resolution / max(camera.width, camera.height)), how) for camera in flat]
     low, high = _box(views) if box is None else box
     voxel = float((high - low).max()) / resolution
     if not voxel > 0:
@@ -123,7 +126,7 @@ def mesh(
     blocks = _blocks(views, shape, voxel, everywhere=close_holes)
     for block in late_progress(blocks, "fusing", len(blocks)):
         points = voxel * np.stack(list(np.mgrid[block]), -1).reshape(-1, 3)
-        values[block] = _fused(views, points, truncation).reshape(values[block].shape)
+        values[block] = _fused(views, points, truncation, min(_LEAST_VIEWS, len(cameras))).reshape(values[block].shape)
     unseen = np.isnan(values)
     # A vertex at the corner of a cell would be several.
     values[np.abs(values) < 1e-3] = 1e-3
@@ -134,7 +137,7 @@ def mesh(
         around = tuple(slice(math.ceil(a), int(b) + 1) for a, b in zip(vertices.min(0), vertices.max(0), strict=True))
         values[around][unseen[around]] = -1
         values[[0, -1]] = values[:, [0, -1]] = values[:, :, [0, -1]] = 1
-        vertices, faces = _triangles(values, np.zeros_like(unseen))
+        vertices, faces = manifold(*_triangles(values, np.zeros_like(unseen)))
     vertices *= voxel
     return Mesh(vertices + low, faces, _colors(views, vertices, truncation))
 
@@ -153,6 +156,41 @@ def _triangles(values: NDArray[np.float32], unseen: NDArray[np.bool_]) -> tuple[
     if not len(used):
         raise SplatError(_NOTHING)
     return vertices[used].astype(np.float64), faces.reshape(-1, 3).astype(np.int64)
+
+
+def manifold(vertices: NDArray[np.float64], faces: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """A closed surface of which no more than two triangles share an edge: where more touch, a vertex in the middle of the edge
+    parts two of them from the others."""
+    while True:
+        ends = np.stack([faces, np.roll(faces, -1, axis=1)], -1).reshape(-1, 2)
+        keys, first, counts = np.unique(ends @ [len(vertices), 1], return_index=True, return_counts=True)
+        there = first[(counts > 1) & (ends[first, 0] < ends[first, 1])]
+        if not len(there):
+            return vertices, faces
+        back = first[np.searchsorted(keys, ends[there] @ [1, len(vertices)])]
+        middles: list[NDArray[np.float64]] = []
+        halves, split = [], set[int]()
+        faces = faces.copy()
+        for rows in np.stack([there, back], 1):
+            # The others of a triangle with several such edges follow in the next round.
+            if split & set(rows // 3):
+                continue
+            for face, corner in zip(*divmod(rows, 3), strict=True):
+                half = faces[face].copy()
+                half[corner] = faces[face, (corner + 1) % 3] = len(vertices) + len(middles)
+                halves.append(half)
+            split |= set(rows // 3)
+            middles.append(vertices[ends[rows[0]]].mean(0))
+        vertices, faces = np.concatenate([vertices, middles]), np.concatenate([faces, halves])
+
+
+def _pinholes(camera: Camera) -> list[Camera]:
+    """The camera, or for an equirectangular one the six that see a cube around it."""
+    if camera.model != "equirectangular":
+        return [camera]
+    turns = Rotation.from_euler("yx", [[0, 0], [90, 0], [180, 0], [270, 0], [0, 90], [0, -90]], degrees=True).as_matrix()
+    K = np.array([[1.0, 0, 1], [0, 1, 1], [0, 0, 1]])
+    return [Camera(affine(turn, np.zeros(3)) @ camera.viewmat, K, 2, 2, camera.name) for turn in turns]
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,8 +254,8 @@ def _blocks(views: Sequence[_View], shape: tuple[int, ...], voxel: float, *, eve
     ]
 
 
-def _fused(views: Sequence[_View], points: NDArray[np.float64], truncation: float) -> NDArray[np.float32]:
-    """Mean signed distances [P] at points [P, 3], from -1 inside to 1 outside; NaN where too few cameras see."""
+def _fused(views: Sequence[_View], points: NDArray[np.float64], truncation: float, least: int) -> NDArray[np.float32]:
+    """Mean signed distances [P] at points [P, 3], from -1 inside to 1 outside; NaN where fewer than `least` views see."""
     at = torch.from_numpy(points.astype(np.float32)).to(views[0].depths.device)
     total, count = torch.zeros_like(at[:, 0]), torch.zeros_like(at[:, 0])
     for view in views:
@@ -225,7 +263,7 @@ def _fused(views: Sequence[_View], points: NDArray[np.float64], truncation: floa
         sees = gaps > -truncation
         total += torch.where(sees, gaps.clamp(max=truncation) / truncation, 0.0)
         count += sees
-    return torch.where(count >= min(_LEAST_VIEWS, len(views)), total / count, torch.nan).cpu().numpy()
+    return torch.where(count >= least, total / count, torch.nan).cpu().numpy()
 
 
 def _colors(views: Sequence[_View], points: NDArray[np.float64], truncation: float) -> NDArray[np.uint8]:

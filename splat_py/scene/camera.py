@@ -277,17 +277,18 @@ def _centrality(camera: Camera, world: Float64Array) -> tuple[Float64Array, Floa
 
 
 def subject_sphere(cameras: Sequence[Camera]) -> tuple[Float64Array, float]:
-    """The centre [3] and radius of the sphere around `find_focus` that just fits into pictures: half of the cameras see all of
-    it. Lens distortion is ignored. SplatError if the cameras do not look at a common point."""
+    """The centre [3] and radius of the sphere around `find_focus` that just fits between the farther sides of pictures, for a
+    quarter of the cameras: others come close to parts. Lens distortion is ignored. SplatError if the cameras do not look at a
+    common point."""
     focus, common = find_focus(cameras)
     if not common:
         raise SplatError("the cameras look at no common subject; say where it is with --crop or --crop-sphere")
     radii = []
     for camera in cameras:
-        half = min(camera.width / camera.K[0, 0], camera.height / camera.K[1, 1]) / 2
+        half = max(camera.width / camera.K[0, 0], camera.height / camera.K[1, 1]) / 2
         wide = camera.distortion is not None and camera.distortion.fisheye
         radii.append(math.dist(camera.position, focus) * math.sin(min(half if wide else math.atan(half), math.pi / 2)))
-    return focus, float(np.median(radii))
+    return focus, float(np.quantile(radii, 0.75))
 
 
 def seen_by(camera: Camera, points: Float64Array, radii: Float64Array) -> tuple[Float64Array, NDArray[np.bool_]]:

@@ -3,7 +3,7 @@ file."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Self
 
@@ -24,7 +24,9 @@ from splat_py.scene.camera import (
     find_subject,
     look_at_matrix,
     mean_up,
+    subject_sphere,
 )
+from splat_py.scene.dataset import pixels_of_points
 from splat_py.scene.similarity import quaternion_of
 
 Float64Array = NDArray[np.float64]
@@ -34,6 +36,8 @@ _VERSION, _MOST_BYTES, _MOST_KEYFRAMES = 1, 1 << 20, 1000
 # The longest path and the shortest time between keyframes, seconds; a camera's speed divides by the latter.
 _MOST_SECONDS, _LEAST_SECONDS = 3600.0, 1e-3
 _FIELDS_OF_VIEW, _SIDES = (1.0, 170.0), (2, 8192)
+# `circled_subject`: cameras and points, about so many, and the longer sides of pictures in pixels.
+_VIEWS, _SHOWN, _SMALL = 24, 50_000, 48
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,32 @@ def looks_outwards(cameras: Sequence[Camera]) -> bool:
         return False
     offsets = np.stack([camera.position for camera in cameras])
     return float(((offsets - offsets.mean(0)) * forwards).sum(1).mean()) > -0.5 * camera_extent(cameras)
+
+
+def circled_subject(cameras: Sequence[Camera], points: ArrayLike) -> tuple[Float64Array, float] | None:
+    """The subject's sphere (`subject_sphere`) if the cameras are all around it and it hides what is behind, else None: from
+    around a room one looks across it, at its walls.
+
+    `points` [P, 3] lie on surfaces. Most of those in the middle of pictures, nearest to the camera, have to be in the sphere.
+    """
+    focus, common = find_focus(cameras)
+    lenses = {camera.model for camera in cameras} <= {None, "pinhole", "fisheye"}
+    if not common or not lenses or covered_arc(cameras, focus, mean_up(cameras))[1] is not None:
+        return None
+    world = np.asarray(points, dtype=np.float64)
+    world = world[:: max(1, len(world) // _SHOWN)]
+    center, radius = subject_sphere(cameras)
+    held = np.linalg.norm(world - center, axis=1) <= radius
+    shares = []
+    for camera in cameras[:: max(1, len(cameras) // _VIEWS)]:
+        small = replace(camera, distortion=None, model=None).scaled(_SMALL / max(camera.width, camera.height))
+        rows, (y, x), depths = pixels_of_points(small, world)
+        nearest = np.full((small.height, small.width), -1)
+        order = np.argsort(-depths, kind="stable")
+        nearest[y[order], x[order]] = rows[order]
+        third = nearest[small.height // 3 : -(small.height // 3), small.width // 3 : -(small.width // 3)]
+        shares.extend(held[third[third >= 0]])
+    return (center, radius) if shares and np.mean(shares) > 0.5 else None
 
 
 def _panorama(cameras: Sequence[Camera], azimuths: Float64Array) -> list[Camera]:

@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
 from splat_py.base.errors import SplatError
-from splat_py.scene.camera import Camera, seen_by
+from splat_py.scene.camera import Camera, find_focus, seen_by
+from splat_py.scene.camera_paths import circled_subject
 from splat_py.scene.formats.packing import FLOAT32_LOGS, StoredGaussians
 from splat_py.scene.gaussians import Gaussians
 from splat_py.scene.similarity import Similarity
@@ -31,8 +32,8 @@ class Floaters:
         isolated: remove Gaussians whose mean distance to their eight nearest neighbours exceeds this multiple of the scene's
             median, and five of their own largest standard deviations.
         unseen: with cameras, remove Gaussians that fewer of them see: one photograph does not say how far away something is.
-        near: with cameras, remove Gaussians nearer to one that sees them than this share of the depth behind which 98 % of
-            what it sees lies.
+        near: with cameras, remove Gaussians nearer to one that has their mean in its picture than this share of the depth
+            behind which 98 % of what it sees lies.
     """
 
     faint: float | None = 0.005
@@ -138,12 +139,27 @@ def remove_floaters(
         depths, sees = seen_by(camera, means, 3 * largest)
         seen += sees
         if floaters.near is not None and (sees & keep).any():
-            near |= sees & (depths < floaters.near * np.quantile(depths[sees & keep], _NEAREST))
+            # Large ones that reach into the picture from beside it are mostly surfaces.
+            central = seen_by(camera, means, 0 * largest)[1]
+            near |= central & (depths < floaters.near * np.quantile(depths[sees & keep], _NEAREST))
     if photographs and floaters.unseen is not None:
         remove("unseen", seen < min(floaters.unseen, photographs))
     if photographs and floaters.near is not None:
         remove("near", near)
     return select(gaussians, keep), counts
+
+
+def cleaned(gaussians: Gaussians, cameras: Sequence[Camera]) -> tuple[Gaussians, dict[str, int]]:
+    """A scene to send to others: without floaters if its cameras look at one place, and if they go around a subject only that
+    (`circled_subject`). Returns it and the number of each kind that was removed: nothing if none would be left."""
+    if not (cameras and find_focus(cameras)[1]):
+        return gaussians, {}
+    clean, counts = remove_floaters(gaussians, cameras=cameras)
+    opaque = clean.opacities.detach().cpu().numpy() > 0.5
+    if (sphere := circled_subject(cameras, clean.positions[opaque])) is not None:
+        before, clean = len(clean), crop_sphere(clean, *sphere)
+        counts["around the subject"] = before - len(clean)
+    return (clean, counts) if len(clean) else (gaussians, {})
 
 
 def merge(scenes: Sequence[Gaussians]) -> Gaussians:

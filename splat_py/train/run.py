@@ -317,15 +317,17 @@ def open_scene(
 
 
 def capture_of(scene: Path, data: Path | None) -> Dataset | None:
-    """Return the capture of a scene (a run's folder or a file), or None if it is not known or missing; SplatError if `data` is
-    not a capture."""
+    """Return the capture of a scene (a run's folder or a file) with the camera model of the run, or None if it is not known or
+    missing; SplatError if `data` is not a capture."""
     if data is not None:
         return DataOptions(data).load()
     if is_scene_file(scene):
         return None
     try:
         record = RunFolder(scene).record()
-        return learnt_of(scene, record.config).refined(record.data.load())
+        dataset = learnt_of(scene, record.config).refined(record.data.load())
+        # A type of one's own is only named: nothing is drawn through these cameras.
+        return through(dataset, CAMERA.of(record.config))  # type: ignore[arg-type]
     except SplatError:
         return None
 

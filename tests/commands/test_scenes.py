@@ -14,6 +14,7 @@ import trimesh
 from splat_py import Gaussians, RunFolder, load_dataset
 from splat_py.scene.formats.ply import write_gaussians
 from splat_py.scene.sources import ENDINGS
+from splat_py.train.run import capture_of
 from tests.commands.program import done, refusal, splat
 from tests.formats.scenes import ball_on_floor
 
@@ -41,6 +42,11 @@ def test_a_run_without_a_recorded_split_keeps_the_first_photographs(run: Path, t
     assert all(f"images/{name}.png" in done("eval", old, cwd=tmp_path) for name in ("000", "008"))
     done("train", record["data"]["data"], "--out", old, "--resume", "--steps", 21, cwd=tmp_path)
     assert len(json.loads((old / "metrics.json").read_text())["held_out"]["views"]) == 2
+    # Its capture has the run's camera model.
+    record = json.loads((old / "run.json").read_text())
+    (old / "run.json").write_text(json.dumps(record | {"config": record["config"] | {"camera": "equirectangular"}}))
+    dataset = capture_of(old, None)
+    assert dataset is not None and {view.camera.model for view in dataset.views} == {"equirectangular"}
 
 
 def test_notebooks_show_scores_and_pictures_of_a_run(run: Path) -> None:
@@ -146,6 +152,18 @@ def test_pages_are_written_from_runs_and_files(files: Path, run: Path, capture: 
         assert "</html>" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
+def test_a_page_of_what_cameras_go_around_is_cleaned_unless_it_is_not_wanted(run: Path, capture: Path, tmp_path: Path) -> None:
+    scene = Gaussians.load(run / "scene.ply")
+    scene.means[:7] = 10 * torch.nn.functional.normalize(torch.randn(7, 3))
+    scene.save_ply(tmp_path / "scene.ply")
+    how = ("export", "scene.ply", "page.html", "--data", capture)
+    printed = done(*how, cwd=tmp_path)
+    assert "left out of the page: " in printed and "`splat export scene.ply page.html --no-clean` keeps them" in printed
+    assert f"{len(scene):,} Gaussians are in" not in printed
+    printed = done(*how, "--no-clean", cwd=tmp_path)
+    assert "left out" not in printed and f"{len(scene):,} Gaussians are in" in printed
+
+
 def test_edits_in_their_order(files: Path, run: Path, tmp_path: Path) -> None:
     before = Gaussians.load(files / "scene.ply")
     half = float(before.means[:, 0].median())
@@ -232,12 +250,14 @@ def test_faulty_gaussians_are_left_out_when_asked(files: Path, tmp_path: Path) -
 
 
 def test_the_commands_that_are_printed_lead_to_a_scene(capture: Path, tmp_path: Path) -> None:
-    printed = done("partition", capture, "--cells", "2x1", "--out", "my cells", cwd=tmp_path)
+    how = ("--cells", "2x1", "--test-split", "first", "--out", "my cells")
+    printed = done("partition", capture, *how, cwd=tmp_path)
     commands = [shlex.split(line)[1:] for line in printed.splitlines() if line.startswith("  splat ")]
     assert [words[0] for words in commands] == ["train", "train", "merge", "eval"]
     assert "was not trained; run `splat train 'my cells/cell-0-0'" in refusal(*commands[2], cwd=tmp_path)
     for words in commands:
         extra = ["--steps", "2", "--sh-degree", "0"] if words[0] == "train" else []
-        done(*words, *extra, cwd=tmp_path)
+        printed = done(*words, *extra, cwd=tmp_path)
+    assert all(f"images/{name}.png" in printed for name in ("000", "008"))
     assert len(Gaussians.load(tmp_path / "my cells" / "scene.ply")) > 1000
     done(*commands[0], "--resume", "--steps", "3", cwd=tmp_path)

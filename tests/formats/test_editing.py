@@ -14,6 +14,7 @@ from splat_py.render.views import render
 from splat_py.scene.camera import Distortion
 from splat_py.scene.editing import (
     Floaters,
+    cleaned,
     crop,
     crop_sphere,
     keep_degree,
@@ -142,6 +143,9 @@ def test_floaters_between_cameras_and_what_they_see() -> None:
     gaussians.means[8:11] = torch.tensor([0.0, 30, 0])
     # In the pictures of one camera only.
     gaussians.means[11] = torch.from_numpy(cameras[0].position + 300 * cameras[0].forward + [0, 0, 90])
+    # A surface beside a camera that reaches into its picture.
+    gaussians.means[12] = torch.from_numpy(cameras[0].position + cameras[0].forward - 4 * cameras[0].viewmat[0, :3])
+    gaussians.log_scales[12] = 0.4
     only = Floaters(None, None, None)
     left, counts = remove_floaters(gaussians, only, cameras)
     assert counts == {"unseen": 4, "near": 8} and torch.equal(left.means, gaussians.means[12:])
@@ -149,6 +153,38 @@ def test_floaters_between_cameras_and_what_they_see() -> None:
     # A lens that bends the picture's edges by half sees what a pinhole would not.
     wide = [replace(camera, distortion=Distortion((0.1, 0, 0, 0), fisheye=True)) for camera in cameras]
     assert remove_floaters(gaussians, only, wide)[1]["unseen"] == 0
+
+
+def circle(radius: float, share: float = 1.0, outwards: bool = False) -> list[Camera]:
+    """Twelve cameras on a part of a circle around the vertical through the origin, that look at the origin or away from it."""
+    eyes = [radius * np.array([np.cos(a), 0, np.sin(a)]) for a in 2 * np.pi * share * np.arange(12) / 12]
+    return [Camera.look_at(eye, 2 * eye if outwards else (0, 0, 0), (0, -1, 0), 40, 64, 48) for eye in eyes]
+
+
+def test_what_cameras_go_around_is_left_alone_for_a_page() -> None:
+    gaussians = scene(6000)
+    gaussians.logit_opacities[:], gaussians.log_scales[:] = 3.0, -2.0
+    gaussians.means[:] = torch.nn.functional.normalize(gaussians.means)
+    # Walls of a room.
+    gaussians.means[1500:] *= 12 / gaussians.means[1500:, ::2].norm(dim=1, keepdim=True)
+    wall = gaussians.means[1500:, 1].abs() < 4
+    gaussians = select(gaussians, np.flatnonzero(torch.cat([torch.ones(1500, dtype=torch.bool), wall]).numpy()))
+    walls = int(wall.sum())
+    assert walls > 1000
+    kept, counts = cleaned(gaussians, circle(6))
+    assert len(kept) == 1500 and counts["around the subject"] == sum(counts.values()) == walls
+    # From one side, and from all walls of an empty room.
+    empty = select(gaussians, np.arange(1500, len(gaussians)))
+    panoramas = [replace(camera, model="equirectangular") for camera in circle(6)]
+    for shown, cameras in ((gaussians, circle(6, 0.5)), (empty, circle(10)), (gaussians, panoramas)):
+        kept, counts = cleaned(shown, cameras)
+        assert len(kept) + counts["unseen"] == len(shown) > 1.1 * counts["unseen"] and "around the subject" not in counts
+    assert all(cleaned(gaussians, cameras) == (gaussians, {}) for cameras in ([], circle(6, outwards=True)))
+    # A floater goes in each of these, unless they look at nothing in common.
+    gaussians.means[0] = torch.from_numpy(circle(6)[2].position + circle(6)[2].forward)
+    assert cleaned(gaussians, circle(6, 0.5))[1]["near"] + cleaned(gaussians, circle(6, 0.5))[1]["isolated"] == 1
+    gaussians.logit_opacities[:] = -9
+    assert cleaned(gaussians, circle(6))[0] is gaussians
 
 
 def test_merged_scenes_have_all_gaussians_and_the_highest_degree() -> None:

@@ -2,6 +2,7 @@
 looked."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from scipy.spatial.transform import Rotation
 from splat_py import Camera, Gaussians, mesh
 from splat_py.demo import scene as demo
 from splat_py.demo.shapes import Box, Shape, Sphere, Surface, plain, trace, unit
+from splat_py.render.mesh import manifold
+from splat_py.scene.camera import Distortion
 from tests.refusals import refused
 
 
@@ -103,6 +106,37 @@ def test_the_demo_to_within_a_hundredth_of_its_diagonal() -> None:
         cKDTree(one).query(other)[0].mean() for one, other in ((expected, made.vertices), (made.vertices, expected))
     )
     assert (accuracy + completeness) / 2 < 0.01 * diagonal, (accuracy / diagonal, completeness / diagonal)
+
+
+def test_an_edge_that_four_triangles_share_is_parted() -> None:
+    # Three boxes in a row of steps: each touches the next along an edge.
+    boxes = [trimesh.creation.box(bounds=((i, i, 0), (i + 1, i + 1, 1))) for i in range(3)]
+    steps = trimesh.util.concatenate(boxes)
+    steps.merge_vertices()
+    assert len(steps.vertices) == 20 and not steps.is_watertight
+    vertices, faces = manifold(np.asarray(steps.vertices), np.asarray(steps.faces))
+    for process in (False, True):
+        parted = trimesh.Trimesh(vertices, faces, process=process)
+        assert parted.is_watertight and parted.is_winding_consistent and parted.volume == pytest.approx(3)
+    assert len(vertices) == 22 and len(faces) == 36 + 4
+
+
+def test_a_fisheye_and_the_whole_sphere_see_a_mesh() -> None:
+    lens = Distortion((0.02, 0, 0, 0), fisheye=True)
+    cameras = [replace(camera, distortion=lens, model="fisheye") for camera in around(8, 32)]
+    ball = on(one(Sphere(0.8), 0.5, 0.5, 0.5), around(8, 40), 0.03)
+    made = mesh(ball, cameras, resolution=32)
+    np.testing.assert_allclose(np.linalg.norm(made.vertices - [0.1, 0, -0.1], axis=1), 0.8, atol=0.08)
+    # From the middle of a ball, all of it.
+    K = np.array([[64 / (2 * np.pi), 0, 32], [0, 32 / np.pi, 16], [0, 0, 1]])
+    eyes = ((0.1, 0, -0.1), (0.3, 0.1, -0.1), (0, -0.1, 0.1))
+    inside = [Camera.posed(np.array(eye), np.eye(3), 90, 64, 32) for eye in eyes]
+    inside = [replace(camera, K=K, model="equirectangular") for camera in inside]
+    made = mesh(ball, inside, resolution=32)
+    directions = unit(made.vertices - [0.1, 0, -0.1])
+    np.testing.assert_allclose(np.linalg.norm(made.vertices - [0.1, 0, -0.1], axis=1), 0.8, atol=0.08)
+    assert cKDTree(directions).query(unit(np.random.default_rng(0).normal(size=(200, 3))))[0].max() < 0.3
+    assert len(mesh(ball, inside[:1], resolution=32).faces) > 100
 
 
 def test_files(tmp_path: Path) -> None:

@@ -106,14 +106,17 @@ def test_no_focus_where_cameras_look_at_no_common_point(fan: str) -> None:
     np.testing.assert_allclose(focus, (0, 0, 4.4 if fan == "parallel" else 0), atol=1e-6)
 
 
-def test_the_subject_just_fits_into_pictures_of_all_around() -> None:
+def test_the_subject_just_fits_between_the_farther_sides_of_pictures() -> None:
     center, radius = subject_sphere(ring())
     camera = ring()[3]
     np.testing.assert_allclose(center, (1, 2, 3), atol=1e-9)
-    # The cone around the sphere touches the nearest edge of the picture.
+    # The cone around the sphere touches the left and right edges, and goes beyond the others.
     slope = np.tan(np.arcsin(radius / np.linalg.norm(camera.position - center)))
     reach = slope * camera.K[[0, 1], [0, 1]] - (camera.width / 2, camera.height / 2)
-    assert reach.max() == pytest.approx(0, abs=1e-9)
+    assert reach.min() == reach[0] == pytest.approx(0, abs=1e-9)
+    # Close photographs of parts do not cut it off.
+    close = [Camera.look_at((camera.position + 2 * center) / 3, center, (0, 0, 1), 40, 48, 32) for camera in ring()]
+    assert subject_sphere([*close, *ring()])[1] == pytest.approx(radius)
     side = [Camera.look_at((x, 0, 0), (x, 0, 1), (0, 1, 0), 50, 8, 8) for x in (0, 1, 2)]
     refused("the cameras look at no common subject; say where it is with --crop", subject_sphere, side)
 
