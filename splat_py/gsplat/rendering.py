@@ -1,7 +1,7 @@
 """The names of `gsplat.rendering`: `rasterization` with gsplat's signature, which calls `splat_py.rasterization`; and types."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import wraps
 from inspect import signature
@@ -25,6 +25,7 @@ from splat_py.gsplat.unsupported import (  # noqa: F401
 from splat_py.gsplat.version import by_position, is_1_5, key_bits, max_alpha
 from splat_py.render.checks import check_gaussians
 from splat_py.render.meta import Later
+from splat_py.render.options import UnscentedTransform
 from splat_py.render.rasterization import rasterization as _rasterize
 from splat_py.render.surfels import rasterization_2dgs as _rasterize_2dgs
 
@@ -204,8 +205,7 @@ def rasterization(
     if tile_size is None and with_ut and with_eval3d:
         # Tiles decide how far Gaussians reach.
         arguments["tile_size"] = _tile_size(width, height, with_eval3d)
-    if ut_params is None:
-        arguments["ut_params"] = UnscentedTransformParameters()
+    arguments["ut_params"] = sigma_points(ut_params)
     if isinstance(rays, Tensor) and isinstance(viewmats, Tensor):
         require_number(width=width, height=height)
         arguments["rays"] = ensure_shape("rays", rays, (*viewmats.shape[:-2], int(height), int(width), 6))
@@ -229,6 +229,11 @@ def _tile_size(width: int, height: int, with_eval3d: Any) -> int:
     """gsplat's own choice."""
     require_number(width=width, height=height)
     return 8 if with_eval3d and not is_1_5() and min(width, height) < 1080 else 16
+
+
+def sigma_points(ut_params: Any) -> UnscentedTransform:
+    """Sigma points with gsplat's defaults, which a rolling shutter reads at the times of whole rows."""
+    return replace(UnscentedTransform.of(ut_params or UnscentedTransformParameters()), whole_rows=True)
 
 
 def without_degenerate(means: Tensor, quats: Any, scales: Any) -> Tensor:

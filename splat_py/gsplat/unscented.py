@@ -4,6 +4,7 @@ rays, with the caller's tile lists."""
 import math
 from dataclasses import replace
 from inspect import signature
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,11 +16,11 @@ from splat_py.gsplat.assertions import ensure_shape
 from splat_py.gsplat.checks import device_to_differentiate, refuse
 from splat_py.gsplat.pixels import Rows, prepare
 from splat_py.gsplat.projection import project_gaussians
-from splat_py.gsplat.rendering import UnscentedTransformParameters, check_config, without_degenerate
+from splat_py.gsplat.rendering import check_config, sigma_points, without_degenerate
 from splat_py.gsplat.version import by_position
 from splat_py.render.cameras import camera_type, lens_coefficients, midway, shutter_of
 from splat_py.render.checks import check_cameras, check_gaussians
-from splat_py.render.options import Options, UnscentedTransform
+from splat_py.render.options import Options
 from splat_py.render.project import project
 from splat_py.render.rasterization import by_distance, in_camera
 from splat_py.render.rasterize import rasterize
@@ -67,7 +68,7 @@ def fully_fused_projection_with_ut(
         "camera_model": camera_type(camera_model, lenses is not None, not global_z_order),
         "shutter": shutter,
         "with_ut": True,
-        "ut_params": UnscentedTransform.of(ut_params or UnscentedTransformParameters()),
+        "ut_params": sigma_points(ut_params),
     }
     options |= Options.same_named(arguments)
     means = without_degenerate(means, quats, scales)
@@ -123,7 +124,7 @@ def rasterize_to_pixels_eval3d(
     Returns:
         Colours [..., C, H, W, D] and alphas [..., C, H, W, 1].
     """
-    return _blend(**locals())[:2]
+    return _blend(locals())[:2]
 
 
 def rasterize_to_pixels_eval3d_extra(
@@ -139,41 +140,26 @@ def rasterize_to_pixels_eval3d_extra(
     refuse("rasterize_to_pixels_eval3d_extra", return_sample_counts=return_sample_counts)
     bound = signature(rasterize_to_pixels_eval3d).bind(*args, **named)
     bound.apply_defaults()
-    images, alphas, last, normals = _blend(**bound.arguments)
+    images, alphas, last, normals = _blend(bound.arguments)
     return images, alphas, last if return_last_ids else None, None, normals
 
 
 @graph_break
-def _blend(
-    means: Tensor,
-    quats: Tensor,
-    scales: Tensor,
-    colors: Tensor,
-    opacities: Tensor,
-    viewmats: Tensor,
-    Ks: Tensor,
-    image_width: int,
-    image_height: int,
-    tile_size: int,
-    isect_offsets: Tensor,
-    flatten_ids: Tensor,
-    backgrounds: Tensor | None,
-    masks: Tensor | None,
-    rays: Tensor | None,
-    use_hit_distance: bool,
-    return_normals: bool,
-    renderer_config: Any,
-    **of_cameras: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    check_config(renderer_config, True)
-    size = int(image_width), int(image_height)
-    shutter, lenses = _cameras("rasterize_to_pixels_eval3d", means, quats, scales, None, viewmats, Ks, *size, **of_cameras)
+def _blend(arguments: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """`rasterize_to_pixels_eval3d_extra` of the arguments of `rasterize_to_pixels_eval3d`."""
+    given = SimpleNamespace(**arguments)
+    check_config(given.renderer_config, True)
+    size = int(given.image_width), int(given.image_height)
+    of_cameras = {"opacities": None, "width": size[0], "height": size[1]}
+    shutter, lenses = _cameras("rasterize_to_pixels_eval3d", **arguments | of_cameras)
+    means, viewmats, colors, opacities = given.means, given.viewmats, given.colors, given.opacities
+    rays, backgrounds, tile_size = given.rays, given.backgrounds, given.tile_size
     lead = viewmats.shape[:-2]
     check_tensors({"means": means, "colors": colors, "opacities": opacities, "backgrounds": backgrounds, "rays": rays})
     check_shape("colors", colors, (*lead, means.shape[-2], "D"))
-    device, with_hits = device_to_differentiate(means), use_hit_distance or return_normals
+    device, with_hits = device_to_differentiate(means), given.use_hit_distance or given.return_normals
     kind: dict[str, Any] = {
-        "camera_model": camera_type(of_cameras["camera_model"], lenses is not None, True),
+        "camera_model": camera_type(given.camera_model, lenses is not None, True),
         "shutter": shutter,
         "primitive": "RayGaussian",
         "own_rays": rays is not None,
@@ -183,19 +169,20 @@ def _blend(
         "far_plane": math.inf,
     }
     options, opaque = Options.on(device, tile_size, **kind), means.new_ones(means.shape[:-1])
-    others: dict[str, Any] = {"lenses": lenses, "viewmats_rs": of_cameras["viewmats_rs"], "device": device}
-    splats = project(means, quats, scales, opaque, viewmats, Ks, *size, options, **others)
+    gaussians = means, given.quats, given.scales, opaque
+    others: dict[str, Any] = {"lenses": lenses, "viewmats_rs": given.viewmats_rs, "device": device}
+    splats = project(*gaussians, viewmats, given.Ks, *size, options, **others)
     if rays is not None:
         shape = *lead, *size[::-1], 6
         # gsplat reads them one after the other.
         rays = rays.reshape(shape) if rays.numel() == math.prod(shape) else ensure_shape("rays", rays, shape)
         splats = replace(splats, rays=in_camera(rays, viewmats).flatten(0, -4))
     rows: Rows = {"colors": (colors, ("D",)), "opacities": (opacities, ())}
-    lists = isect_offsets, flatten_ids, masks, False, False
+    lists = given.isect_offsets, given.flatten_ids, given.masks, False, False
     *_, options, tiles = prepare(splats.means2d, rows, backgrounds, size, tile_size, *lists, "auto", **kind)
     # So far they are 1, or 0 if culled.
     splats = replace(splats, opacities=opacities * splats.opacities)
-    kept = colors.shape[-1] - use_hit_distance
+    kept = colors.shape[-1] - given.use_hit_distance
     if with_hits:
         assert splats.normals is not None
         colors = torch.cat([colors[..., :kept], torch.nn.functional.pad(splats.normals, (0, 1))], -1)
@@ -206,11 +193,11 @@ def _blend(
     normals = None
     if with_hits:
         images, normals, distances = images.split([kept, 3, 1], -1)
-        images = torch.cat([images, distances], -1) if use_hit_distance else images
-        normals = torch.einsum("...ji,...hwj->...hwi", viewmats[..., :3, :3], normals) if return_normals else None
+        images = torch.cat([images, distances], -1) if given.use_hit_distance else images
+        normals = torch.einsum("...ji,...hwj->...hwi", viewmats[..., :3, :3], normals) if given.return_normals else None
     # A pixel's place in its tile's list, past its last Gaussian.
     past = as_tensor(rendered.arrays.n_contrib, colors).view(torch.int32).unflatten(0, lead)
-    first = isect_offsets.int().repeat_interleave(tile_size, -1).repeat_interleave(tile_size, -2)
+    first = given.isect_offsets.int().repeat_interleave(tile_size, -1).repeat_interleave(tile_size, -2)
     last = torch.where(past > 0, first[..., : size[1], : size[0]] + past - 1, -1)
     return images, alphas, last, normals
 

@@ -44,6 +44,8 @@ class UnscentedTransform:
     # A Gaussian is culled if any (or all) of its sigma points lie beyond the image by more than this share of its sides.
     in_image_margin_factor: float = 0.1
     require_all_sigma_points_valid: bool = True
+    # A rolling shutter reads points at the times of whole rows, and depths halfway between both poses, as in gsplat.
+    whole_rows: bool = False
 
     @classmethod
     def of(cls, params: Any) -> Self:
@@ -59,7 +61,11 @@ class UnscentedTransform:
             numbers[name] = float(value)
         if not (numbers["alpha"] > 0 and numbers["kappa"] > -3):
             raise SplatError("ut_params makes all sigma points coincide; alpha must be positive and kappa more than -3")
-        return cls(**numbers, require_all_sigma_points_valid=bool(getattr(params, "require_all_sigma_points_valid", True)))
+        return cls(
+            **numbers,
+            require_all_sigma_points_valid=bool(getattr(params, "require_all_sigma_points_valid", True)),
+            whole_rows=bool(getattr(params, "whole_rows", False)),
+        )
 
     # The numbers that kernels read (kernels/project.slang).
 
@@ -168,6 +174,11 @@ class Options:
     def per_isect(self) -> bool:
         """True if gradients have a row per intersection, and add up in the same order in each run."""
         return self.accumulation == "PerIntersection"
+
+    @property
+    def whole_rows(self) -> bool:
+        """True if sigma points have the times of whole rows."""
+        return self.with_ut and self.shutter is not None and self.ut_params.whole_rows
 
     @property
     def along_rays(self) -> bool:

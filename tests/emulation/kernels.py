@@ -25,7 +25,7 @@ from splat_py.gpu.sources import shader_folder
 from splat_py.render.cameras import CAMERA_ROW, LENS, Cameras
 from splat_py.render.colors import ColorModel, harmonics, network_weights
 from splat_py.render.images import Image, Rasterization
-from splat_py.render.options import Options
+from splat_py.render.options import Options, UnscentedTransform
 from splat_py.render.project import Projection
 from splat_py.render.shade import FeatureArrays, Shading
 from splat_py.render.splats import DENSE, GaussianArrays, SplatIds, Splats, StridedRows
@@ -221,6 +221,8 @@ def with_every_value(specialisations: list[Specialisation]) -> list[Specialisati
     return few
 
 
+# Sigma points as gsplat's users have them.
+WHOLE_ROWS = UnscentedTransform(whole_rows=True)
 # Gradients of volumes: number of persistent workgroups on a CPU driver, 0 elsewhere; True with float atomics.
 WAYS_TO_ADD_UP = ((0, True), (2, True), (0, False))
 
@@ -464,6 +466,7 @@ def _record_along_rays(recorder: Recorder) -> None:
         (moving, poses, PACKED),
         (replace(still, camera_model="Pinhole", camera_gradient=True, with_ut=True), CAMERAS, DENSE),
         (replace(still, camera_model="Pinhole", own_rays=True), CAMERAS, PACKED),
+        (replace(moving, native_atomics=True, camera_model="OpenCVPinhole", with_ut=True, ut_params=WHOLE_ROWS), poses, PACKED),
     ):
         _record_projection(recorder, SCENE, cameras, options, ids)
         _record_rasterization(recorder, _GPU_TUNING, options, 3, ids=ids)
@@ -489,12 +492,14 @@ def _record_tangents(recorder: Recorder) -> None:
         (replace(opencv, with_ut=True), lens, None, PACKED),
         (replace(opencv, shutter=shutter), lens, None, PACKED),
         (replace(opencv, shutter=shutter, with_ut=True), lens, None, PACKED),
+        (replace(opencv, shutter=shutter, with_ut=True, ut_params=WHOLE_ROWS), lens, None, PACKED),
         (rays, {}, None, PACKED),
         (replace(rays, camera_model="Orthographic"), {}, None, PACKED),
         (replace(rays, camera_model="Equirectangular"), {}, None, PACKED),
         (replace(rays, camera_model="Fisheye"), lens, None, DENSE),
         (replace(rays, camera_model="OpenCVPinhole", with_ut=True), lens, None, PACKED),
         (replace(rays, camera_model="OpenCVPinhole", shutter=shutter), lens, None, PACKED),
+        (replace(rays, camera_model="OpenCVPinhole", shutter=shutter, with_ut=True, ut_params=WHOLE_ROWS), lens, None, PACKED),
         (Options(16, primitive="Surfel"), {}, None, PACKED),
     ):
         cameras = replace(CAMERAS, shutter=options.shutter, **of_cameras)
@@ -543,6 +548,7 @@ def _record_cameras(recorder: Recorder) -> None:
         (replace(options, shutter=shutter, antialiased=True), None, None, PACKED),
         (replace(options, camera_model="OpenCVPinhole", shutter=shutter), empty((8, 6)), empty((1, LENS)), DENSE),
         (replace(options, shutter=shutter, with_ut=True), None, None, PACKED),
+        (replace(options, shutter=shutter, with_ut=True, ut_params=WHOLE_ROWS), None, None, PACKED),
         (replace(options, camera_model="FTheta"), None, empty((1, LENS)), DENSE),
         (replace(options, camera_model="FTheta", shutter=shutter, with_ut=True), None, empty((1, LENS)), PACKED),
     ):

@@ -8,6 +8,7 @@ import torch
 from splat_py.gsplat.cuda._wrapper import rasterize_to_pixels_eval3d_extra
 from torch import Tensor
 
+import splat_py
 import splat_py.gsplat as gsplat
 from splat_py.gsplat.rendering import FThetaCameraDistortionParameters, RollingShutterType, UnscentedTransformParameters
 from tests.gsplat.scenes import Scene, assert_same_gradients, scene
@@ -218,3 +219,25 @@ def test_rolling_shutters_by_position() -> None:
     finally:
         gsplat.use("1.5.3")
     assert torch.equal(older[1], newer[1]) and older[1].any()
+
+
+@pytest.mark.parametrize("version", ["1.5.3", "1.6"])
+def test_rolling_shutters_read_whole_rows(version: str) -> None:
+    """A camera that moves by ten pixels sees a point in row 10 after 10/23 of its way; `splat_py.rasterization` sees it at the
+    point's own height, 10.3."""
+    gaussians = torch.tensor([[0.0, -0.17, 2.0]]), torch.tensor([[1.0, 0, 0, 0]]), torch.full((1, 3), 1e-3), torch.ones(1)
+    viewmats, Ks = torch.eye(4)[None], torch.tensor([[[20.0, 0, 18], [0, 20, 12], [0, 0, 1]]])
+    last = viewmats.clone()
+    last[0, 0, 3] = 1.0
+    moving: dict[str, Any] = {"rolling_shutter": RollingShutterType.ROLLING_TOP_TO_BOTTOM, "viewmats_rs": last}
+    colors, size = torch.ones(1, 3), (36, 24)
+    gsplat.use(version)
+    try:
+        _, means2d, *_ = gsplat.fully_fused_projection_with_ut(*gaussians, viewmats, Ks, *size, **moving)
+        moving["packed"], moving["with_ut"] = False, True
+        rendered = gsplat.rasterization(*gaussians, colors, viewmats, Ks, *size, **moving)[2]["means2d"]
+    finally:
+        gsplat.use("1.5.3")
+    continuous = splat_py.rasterization(*gaussians, colors, viewmats, Ks, *size, **moving)[2]["means2d"]
+    for found, row in ((means2d, 10), (rendered, 10), (continuous, 10.3 - 0.5)):
+        torch.testing.assert_close(found, torch.tensor([[[18 + 10 * row / 23, 10.3]]]), rtol=0, atol=2e-3)

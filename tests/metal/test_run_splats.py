@@ -268,7 +268,8 @@ def test_colours_in_a_training_step(degree: int, camera_gradient: bool, accumula
         named(moving_cameras.test_unscented, "equirectangular", False),
         named(moving_cameras.test_rolling_shutter, "ROLLING_TOP_TO_BOTTOM"),
         named(moving_cameras.test_rolling_shutter_of_a_lens_and_covariances),
-        named(moving_cameras.test_rolling_shutter_unscented),
+        named(moving_cameras.test_rolling_shutter_unscented, "ROLLING_TOP_TO_BOTTOM", False),
+        named(moving_cameras.test_rolling_shutter_unscented, "ROLLING_RIGHT_TO_LEFT", True),
         named(ftheta.check, "jacobian", False),
         named(ftheta.check, "unscented", True, "ROLLING_TOP_TO_BOTTOM"),
         *(named(falloffs.test_against_float64, *how) for how in product(falloffs.BUILT_IN, (False, True))),
@@ -454,9 +455,10 @@ def test_medians(metal: MetalOnCpu) -> None:
 FORWARD = (
     *("dense", "packed, with expected depth", "batches, antialiased", "covariances", "harmonics of each camera, dense"),
     *("an orthographic camera", "a fisheye", "an equirectangular camera", "a lens", "the unscented transform"),
-    *("a rolling shutter", "a rolling shutter and the unscented transform", "along rays", "surfels, packed"),
+    *("a rolling shutter", "a rolling shutter and the unscented transform", "whole rows", "along rays", "surfels, packed"),
     *("along a lens's rays", "along a fisheye's rays", "along an orthographic camera's rays"),
-    *("along an equirectangular camera's rays", "along a rolling shutter's rays", "distances along a fisheye's rays"),
+    *("along an equirectangular camera's rays", "along a rolling shutter's rays", "along rays in whole rows"),
+    "distances along a fisheye's rays",
     *("GeneralizedExponential", "BetaKernel", "SphericalGaussians", "ColorNetwork"),
 )
 

@@ -11,10 +11,11 @@ from torch import Tensor
 from splat_py import rasterization, shaders
 from splat_py.gsplat import RollingShutterType
 from splat_py.gsplat.rendering import UnscentedTransformParameters
+from splat_py.render.options import UnscentedTransform
 from tests.reference.gaussian import covariances, cross_matrix
 from tests.refusals import refused
 from tests.render.test_camera_models import check, lens_of, of_covars, scene_of, with_covars, with_lenses
-from tests.render.torch_cameras import SHUTTERS, Camera, project_by_jacobian, project_unscented, rolling, still
+from tests.render.torch_cameras import SHUTTERS, Camera, in_whole_rows, project_by_jacobian, project_unscented, rolling, still
 from tests.render.torch_rendering import LENS_MODELS, MODELS, Projected
 
 WIDTH, HEIGHT = 24, 18
@@ -61,7 +62,14 @@ def moving(inputs: dict[str, Tensor], seed: int, amount: float = 0.4) -> dict[st
     return inputs | {"viewmats_rs": torch.stack(last).float().requires_grad_()}
 
 
-def camera_of(twins: dict[str, Tensor], c: int, camera_model: str, shutter: str | None = None, own: Any = None) -> Camera:
+def camera_of(
+    twins: dict[str, Tensor],
+    c: int,
+    camera_model: str,
+    shutter: str | None = None,
+    own: Any = None,
+    margin_of_rows: float | None = None,
+) -> Camera:
     """The camera of the float64 reference."""
     lens = lens_of(twins, c)
     K = twins["Ks"][c]
@@ -77,12 +85,16 @@ def camera_of(twins: dict[str, Tensor], c: int, camera_model: str, shutter: str 
 
     if shutter is None:
         return still(static, twins["viewmats"][c])
-    return rolling(static, twins["viewmats"][c], twins["viewmats_rs"][c], shutter, WIDTH, HEIGHT)
+    poses = twins["viewmats"][c], twins["viewmats_rs"][c], shutter
+    if margin_of_rows is not None:
+        return in_whole_rows(static, *poses, (WIDTH, HEIGHT), margin_of_rows)
+    return rolling(static, *poses, WIDTH, HEIGHT)
 
 
-def unscented_of(camera_model: str, shutter: str | None = None, **options: Any) -> Any:
+def unscented_of(camera_model: str, shutter: str | None = None, whole_rows: bool = False, **options: Any) -> Any:
     def project(twins: dict[str, Tensor], c: int) -> Projected:
-        camera = camera_of(twins, c, camera_model, shutter)
+        margin = options["margin"] if whole_rows else None
+        camera = camera_of(twins, c, camera_model, shutter, margin_of_rows=margin)
         sphere = camera_model == "equirectangular"
         if sphere:
             options["around"] = 2 * torch.pi * twins["Ks"][c, 0, 0]
@@ -144,13 +156,17 @@ def test_rolling_shutter_of_a_lens_and_covariances() -> None:
     check(inputs, "pinhole", WIDTH, HEIGHT, of_covars, projected_of=reference, **options)
 
 
-def test_rolling_shutter_unscented() -> None:
-    """Each of the seven points has the time of its own row."""
+@pytest.mark.parametrize(
+    ("shutter", "whole_rows"),
+    [("ROLLING_TOP_TO_BOTTOM", False), ("ROLLING_TOP_TO_BOTTOM", True), ("ROLLING_RIGHT_TO_LEFT", True)],
+)
+def test_rolling_shutter_unscented(shutter: str, whole_rows: bool) -> None:
+    """Each of the seven points has the time of its own row, or of the row of pixels that it lies in."""
     inputs = moving(scene_of("pinhole", WIDTH, HEIGHT, seed=97), 98)
-    shutter = "ROLLING_TOP_TO_BOTTOM"
-    reference = unscented_of("pinhole", shutter, **FAR_REFERENCE)
-    options: dict[str, Any] = {"rolling_shutter": RollingShutterType[shutter], "with_ut": True, "ut_params": FAR}
-    check(inputs, "pinhole", WIDTH, HEIGHT, projected_of=reference, **options)
+    reference = unscented_of("pinhole", shutter, whole_rows, **FAR_REFERENCE)
+    points = replace(UnscentedTransform.of(FAR), whole_rows=whole_rows)
+    options: dict[str, Any] = {"rolling_shutter": RollingShutterType[shutter], "with_ut": True, "ut_params": points}
+    check(inputs, "pinhole", WIDTH, HEIGHT, projected_of=reference, with_depth=True, **options)
 
 
 def test_poses_that_are_equal_are_one() -> None:

@@ -15,6 +15,7 @@ from splat_py.gpu.device import get_device
 from splat_py.gsplat import RollingShutterType
 from splat_py.render.colors import initial_network
 from splat_py.render.images import MAX_DIRECTIONS
+from splat_py.render.options import UnscentedTransform
 from splat_py.shaders import source
 from tests.reference.gaussian import covariances
 from tests.refusals import refused
@@ -127,6 +128,7 @@ def surfels(**options: Any) -> Case:
 
 
 RNG = np.random.default_rng(4)
+WHOLE_ROWS = UnscentedTransform(whole_rows=True)
 HEAVY_TAIL = own(
     "return exp(log(1.0 + sigma) * -power);", "return exp(log(opacity / ALPHA_MIN) / power) - 1.0;", fields="float power;"
 )
@@ -170,6 +172,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "the unscented transform": lambda: replace(seen_by("pinhole", lens=True, with_ut=True), rtol=5e-5),
     "a rolling shutter": rolling,
     "a rolling shutter and the unscented transform": lambda: replace(rolling(with_ut=True), rtol=5e-5),
+    "whole rows": lambda: replace(rolling(with_ut=True, ut_params=WHOLE_ROWS), rtol=5e-5),
     "along rays": lambda: seen_by("pinhole", with_eval3d=True),
     "along a lens's rays": lambda: seen_by("pinhole", lens=True, with_eval3d=True, with_ut=True),
     "along a fisheye's rays": lambda: seen_by("fisheye", lens=True, with_eval3d=True, packed=False),
@@ -177,6 +180,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "along an equirectangular camera's rays": lambda: seen_by("equirectangular", with_eval3d=True),
     "along an own camera's rays": with_own_camera,
     "along a rolling shutter's rays": lambda: rolling(with_eval3d=True),
+    "along rays in whole rows": lambda: rolling(with_eval3d=True, with_ut=True, render_mode="RGB+D", ut_params=WHOLE_ROWS),
     "an f-theta camera": of_ftheta,
     "along an f-theta camera's rays": lambda: of_ftheta(with_ut=True, with_eval3d=True, global_z_order=False),
     "distances along a fisheye's rays": lambda: seen_by("fisheye", lens=True, with_eval3d=True, render_mode="RGB-d"),

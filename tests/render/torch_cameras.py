@@ -41,14 +41,21 @@ def between(first: Tensor, last: Tensor) -> Callable[[Tensor], tuple[Tensor, Ten
     return at
 
 
-def rolling(static: Callable[[Tensor], Tensor], first: Tensor, last: Tensor, shutter: str, width: int, height: int) -> Camera:
-    """World point [3] → pixel [2] and point in camera space, at the time at which the pixel's row is read."""
-    axis, backwards = SHUTTERS[shutter]
+def moved(first: Tensor, last: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """A function of time and world point [3] that returns the point in camera space."""
     pose = between(first, last)
 
     def at(time: Tensor, p: Tensor) -> Tensor:
         rotation, translation = pose(time)
         return rotation @ p + translation
+
+    return at
+
+
+def rolling(static: Callable[[Tensor], Tensor], first: Tensor, last: Tensor, shutter: str, width: int, height: int) -> Camera:
+    """World point [3] → pixel [2] and point in camera space, at the time at which the pixel's row is read."""
+    axis, backwards = SHUTTERS[shutter]
+    at = moved(first, last)
 
     def camera(p: Tensor) -> tuple[Tensor, Tensor]:
         time = torch.tensor(0.5).double()
@@ -57,6 +64,30 @@ def rolling(static: Callable[[Tensor], Tensor], first: Tensor, last: Tensor, shu
             time = (static(at(time, p))[axis] - 0.5) / ((width, height)[axis] - 1)
             time = (1 - time if backwards else time).clamp(-0.5, 1.5)
         return static(at(time, p)), at(time, p)
+
+    return camera
+
+
+def in_whole_rows(
+    static: Callable[[Tensor], Tensor], first: Tensor, last: Tensor, shutter: str, size: tuple[int, int], margin: float
+) -> Camera:
+    """`rolling` as gsplat has it: at the time of the whole row that the point lies in. Steps begin at the first pose, or at the
+    last if the first does not see the point; if neither does, it stays there. Points are in the space of the camera halfway."""
+    axis, backwards = SHUTTERS[shutter]
+    at = moved(first, last)
+
+    def is_seen(t: Tensor) -> Tensor:
+        part = static(t) / torch.tensor(size)
+        return (part >= -margin).all() & (part < 1 + margin).all() & (t[2] > 0)
+
+    def camera(p: Tensor) -> tuple[Tensor, Tensor]:
+        zero, one = 0 * p[0], 0 * p[0] + 1
+        first_sees, last_sees = is_seen(at(zero, p)), is_seen(at(one, p))
+        time = torch.where(first_sees, zero, one)
+        for _ in range(10):
+            time = static(at(time, p))[axis].floor() / (size[axis] - 1)
+            time = torch.where(first_sees | last_sees, 1 - time if backwards else time, one)
+        return static(at(time, p)), at(one / 2, p)
 
     return camera
 

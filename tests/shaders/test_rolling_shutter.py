@@ -83,7 +83,8 @@ M, BLUR = 12, 0.3
 ALPHA, BETA, KAPPA = 0.8, 1.9, 0.2
 POINTS = {"spread": ALPHA**2 * (3 + KAPPA), "curvature": BETA - ALPHA**2, "margin": 0.1, "requireAll": 1}
 SETTINGS = {"blur": BLUR, "antialiased": True}
-NO_MOTION: list[Any] = [{"rotation": np.zeros((3, 3)), "translation": np.zeros(3)}, {"rate": np.zeros(2), "offset": 0.0}]
+NO_MOTION = {"rotation": np.zeros((3, 3)), "translation": np.zeros(3)}
+STILL: dict[str, Any] = {"points": POINTS, "readout": {"rate": np.zeros(2), "offset": 0.0}, "image": IMAGE}
 
 
 def scene(rng: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -116,9 +117,10 @@ def test_values_and_gradients() -> None:
         return {key: torch.stack([splat[key] for splat in splats]) for key in splats[0]}
 
     gaussians, camera = scene(np.random.default_rng(1))
-    arguments, fixed = [gaussians, camera | NO_LENS, NO_MOTION[0]], [NO_MOTION[1], POINTS, SETTINGS]
-    function = unscented.projectUnscented["Pinhole", "false"]
-    assert_like(function, f, arguments, fixed, value=(2e-5, 1e-5), rtol=2e-4, atol=2e-5)
+    function = unscented.projectUnscented["Pinhole", "false", "false"]
+    assert_like(
+        function, f, [gaussians, camera | NO_LENS, NO_MOTION], [STILL, SETTINGS], value=(2e-5, 1e-5), rtol=2e-4, atol=2e-5
+    )
 
 
 def test_where_sigma_points_may_lie() -> None:
@@ -132,8 +134,22 @@ def test_where_sigma_points_may_lie() -> None:
         "scale": np.array([[0.1, 0.1, 0.1]] * 9 + [[0.1, 0.1, 1.5]]),
         "opacity": 1.0,
     }
-    valid = unscented.areSigmaPointsValid["Pinhole", "false"]
+    valid = unscented.areSigmaPointsValid["Pinhole", "false", "false"]
     for all_of_them, expected in ((True, [True] + [False] * 9), (False, [True] * 5 + [False] * 5)):
-        points = POINTS | {"requireAll": int(all_of_them)}
-        found = valid(gaussians, camera | NO_LENS, *NO_MOTION, points, IMAGE)
+        ut = STILL | {"points": POINTS | {"requireAll": int(all_of_them)}}
+        assert np.asarray(valid(gaussians, camera | NO_LENS, NO_MOTION, ut)).tolist() == expected
+
+
+def test_whole_rows_need_a_pose_at_an_end_that_sees_the_point() -> None:
+    """Gaussians that cross the image while it is read: within it, into it, out of it, and past all of it."""
+    focal, principal = np.full(2, 20.0), np.array([18.5, 26.5])
+    camera = {"rotation": np.eye(3), "translation": np.zeros(3), "focal": focal, "principal": principal}
+    ends = [(-0.5, 0.5), (-4.0, 1.0), (-1.0, 4.0), (-4.0, 4.0)]
+    gaussians = {"mean": [[x, 0.0, 2.0] for x, _ in ends], "quat": [1.0, 0.0, 0.0, 0.0], "scale": [1e-3] * 3, "opacity": 1.0}
+    last = {"rotation": np.eye(3), "translation": [[end - x, 0.0, 0.0] for x, end in ends]}
+    for whole_rows, expected in (("false", [True] * 4), ("true", [True] * 3 + [False])):
+        valid = unscented.areSigmaPointsValid["Pinhole", "true", whole_rows]
+        found = valid(
+            {name: np.array(v) for name, v in gaussians.items()}, camera | NO_LENS, last, STILL | {"readout": READOUT}
+        )
         assert np.asarray(found).tolist() == expected
