@@ -125,6 +125,8 @@ class TrainConfig:
     # How Gaussians spread: default (Kerbl et al. 2023) clones, splits and prunes; mcmc (Kheradmand et al. 2024) moves faded
     # Gaussians to opaque ones, adds more there, up to --budget, and moves faint ones by noise.
     strategy: Literal["default", "mcmc"] = "default"
+    # `Trainer` was given a strategy object, which adds and removes Gaussians instead.
+    own_strategy: Suppress[bool] = field(default=False, kw_only=True)
     # Steps from one densification (clone, split and prune, or move and add) to the next; in short runs a twentieth of the run,
     # 25 at least. As many steps as the run has, or more, is never.
     densify_every: int = 100
@@ -201,14 +203,8 @@ class TrainConfig:
         for slot in SLOTS:
             slot.validate(*slot.fields(self))
         self.parameters()
-        if along_rays(self.splat_source):
-            if self.strategy == "default":
-                raise SplatError(
-                    f"splat {self.splat} is evaluated along rays, which give strategy default no gradient of means2d; choose "
-                    "strategy mcmc"
-                )
-            if self.antialiased:
-                raise SplatError(f"splat {self.splat} is evaluated along rays, which antialiased does not reach; leave it out")
+        if along_rays(self.splat_source) and self.antialiased:
+            raise SplatError(f"splat {self.splat} is evaluated along rays, which antialiased does not reach; leave it out")
         if self.camera_params:
             if self.camera in CAMERA.names and not self.camera_source:
                 raise SplatError("camera_params are numbers of a camera of your own; name its Slang file or module with camera")
@@ -222,6 +218,8 @@ class TrainConfig:
         for other in ("antialiased", "filter_3d", "depth_lambda", "environment", "random_background") * self.has_surfels:
             if getattr(self, other):
                 raise SplatError(f"splat Surfel cannot be combined with {other}; leave out one")
+        if self.own_strategy and self.photographs > 1:
+            raise SplatError("a strategy object sees one photograph in a step; leave out batch, or see examples/own_trainer.py")
         if self.prune_information and self.strategy == "mcmc":
             raise SplatError(
                 "prune_information and strategy mcmc exclude each other: mcmc adds as many again; choose a smaller budget"
@@ -295,11 +293,13 @@ class TrainConfig:
     def densifies_at(self, step: int) -> bool:
         """True if Gaussians are cloned, split and pruned after this step."""
         start = min(self.densify_start, self.steps // 50)
-        return start <= step < self.densify_end and (step + 1) % self.densify_interval == 0
+        within = start <= step < self.densify_end and not self.own_strategy
+        return within and (step + 1) % self.densify_interval == 0
 
     def resets_opacities_at(self, step: int) -> bool:
         """True if opacities are capped after this step."""
-        return self.strategy == "default" and (step + 1) % self.opacity_reset_every == 0 and step + 1 < self.densify_end
+        resets = self.strategy == "default" and not self.own_strategy
+        return resets and (step + 1) % self.opacity_reset_every == 0 and step + 1 < self.densify_end
 
     @property
     def regularizers(self) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -39,6 +39,15 @@ _RUN = constant("kernels/optimize", "RUN")
 _ADAM = Adam(epsilon=1e-15)
 
 State = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class MoreOfMeans:
+    """Gradients that belong to the means of splats along rays: `columns` x and y of their rows, times depth / focal length."""
+
+    columns: tuple[int, int]
+    depths: Array
+    focal: tuple[float, float] = (1.0, 1.0)
 
 
 def groups_of(state: Mapping[str, object]) -> tuple[str, ...]:
@@ -104,12 +113,13 @@ class Parameters:
         height: int,
         status: Array,
         statistics: Mapping[str, Array] | None = None,
-        depths: Array | None = None,
+        more: MoreOfMeans | None = None,
     ) -> None:
-        """Add a photograph's screen-space gradients to `statistics`, by default the parameters' own (kernels/densify.slang).
-        Surfels need their `depths`."""
+        """Add a photograph's screen-space gradients to `statistics`, by default the parameters' own (kernels/densify.slang)."""
         recorder.stage("statistics")
         arrays: dict[str, Any] = {name: (statistics or self.arrays)[name] for name in self.STATISTICS}
+        fx, fy = more.focal if more else (1.0, 1.0)
+        columns = {"PER_DEPTH_X": more.columns[0], "PER_DEPTH_Y": more.columns[1]} if more else {}
         recorder.dispatch(
             "densify",
             "addStatistics",
@@ -117,15 +127,15 @@ class Parameters:
             gaussians=self.count,
             stride=v_splats.shape[-1],
             offset=0,
-            half_width=width / 2,
-            half_height=height / 2,
+            half_width=width / 2 / fx,
+            half_height=height / 2 / fy,
             larger_side=max(width, height),
             status=status,
             radii=radii,
-            depths=depths,
+            depths=more.depths if more else None,
             v_means2d=v_splats,
             **arrays,
-            **({"SURFELS": True} if depths is not None else {}),
+            **columns,
         )
 
     def harmonics_step(self, config: TrainConfig, step: int, status: Array) -> AdamRows:
@@ -142,8 +152,9 @@ class Parameters:
         scene_scale: float,
         v_extras: StridedRows | None,
         status: Array,
+        in_shading: bool,
     ) -> None:
-        """Take one Adam step on every group, except harmonics if `config.learns_in_shading` (kernels/optimize.slang). Gradients
+        """Take one Adam step on every group, except harmonics if they learn `in_shading` (kernels/optimize.slang). Gradients
         are means over `config.photographs`."""
         recorder.stage("adam")
         v, faster, haste = self.v_gaussians, math.sqrt(config.photographs), config.short_run_lr_scale
@@ -156,7 +167,7 @@ class Parameters:
         }
         if "sh" not in self.arrays:
             groups[FEATURES] = config.color_lr * faster, self.v_features
-        elif not config.learns_in_shading:
+        elif not in_shading:
             harmonics = self.harmonics_step(config, step, status)
             groups["sh"] = harmonics.settings.rate, self.v_features
         if self.v_weights is not None:
@@ -221,6 +232,10 @@ class ParameterMeans:
         for name in names:
             arrays: dict[str, Any] = {"parameters": parameters.arrays[name], "parameter_means": self._means[name]}
             record_floats(recorder, "addToMeans", self._means[name], share=share, status=status, **arrays)
+
+    def restart(self, first: int) -> None:
+        """Begin again with the step `first`, as the rows are others now, unless the means begin later."""
+        self._first, self._means = max(self._first, first), {}
 
     def state(self) -> State:
         """Copy the means to the host, by their names in checkpoints. No step may still be running."""

@@ -16,10 +16,11 @@ from splat_py.render.project import Projection
 from splat_py.render.shade import FeatureArrays, Shading
 from splat_py.render.splats import GaussianArrays, Splats, StridedRows
 from splat_py.render.tiles import ANY_LENGTH, Binning, TileGrid, segments_for
+from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.train.capture_model import CaptureStep
 from splat_py.train.config import TrainConfig
-from splat_py.train.parameters import Parameters, record_floats
+from splat_py.train.parameters import MoreOfMeans, Parameters, record_floats
 from splat_py.train.photometric_loss import PhotometricLoss
 from splat_py.train.surface import SurfaceLosses
 from splat_py.train.views import DepthSupervision, DepthTarget, camera_model
@@ -60,6 +61,7 @@ class PhotographGradients:
         capacity: int | None = None,
     ) -> None:
         self._device, self._dataset, self._config, self._pixel_loss = device, dataset, config, pixel_loss
+        self.learns_in_shading = config.learns_in_shading
         # None for harmonics, whose type follows the degree.
         features, weights = config.color_features, config.color_weights
         self._color = None if color == "SphericalHarmonics" else color_model(color, features, weights)
@@ -167,11 +169,20 @@ class PhotographGradients:
         v_cameras = capture.v_projection
         projection.record_backward(recorder, v_splats, self._v_depths, v_gaussians, v_cameras, target.v_rays)
         v_colors, v_means = replace(v_splats, offset=self._color_offset), v_gaussians.means
-        learnt = parameters.harmonics_step(self._config, step, status) if self._config.learns_in_shading else None
+        learnt = parameters.harmonics_step(self._config, step, status) if self.learns_in_shading else None
         v_features = None if learnt else FeatureArrays.of(parameters.v_features, features.stored)
         shading.record_backward(
             recorder, v_colors, v_means, v_features, capture.v_shading, add_to_means=True, v_weights=v_weights, learnt=learnt
         )
+
+    def more_of_means(self, camera: Camera, divisor: int) -> MoreOfMeans | None:
+        """What moves a splat on the image, beside its mean. The image is that of the camera with its sides divided."""
+        if self.options.with_rays:
+            # The mean has no gradient, but the position has: a pixel is depth / focal length.
+            fx, fy = float(camera.K[0, 0]), float(camera.K[1, 1])
+            return MoreOfMeans((11, 12), self.splats.depths, (fx / divisor, fy / divisor))
+        # A surfel's mean is where u.z / w.z and v.z / w.z are (slang/splat/surfel.slang).
+        return MoreOfMeans((4, 7), self.splats.depths) if self.options.along_rays else None
 
     def target_of(self, cameras: Cameras) -> _Target:
         size = cameras.width, cameras.height

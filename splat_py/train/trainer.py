@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +17,7 @@ from splat_py.fit.steps import AHEAD, Overflow, StepsInFlight, check_finite, div
 from splat_py.gpu.device import Device, Operator, get_device
 from splat_py.gpu.kernels import Recorder, UserType
 from splat_py.render.cameras import Cameras
+from splat_py.render.splats import StridedRows
 from splat_py.render.views import through
 from splat_py.scene.dataset import Dataset
 from splat_py.scene.environment import require_pinhole
@@ -26,6 +28,7 @@ from splat_py.train import density
 from splat_py.train.capture_model import CaptureModel, CaptureStep, LearntCapture
 from splat_py.train.checkpoint import Checkpoint, initial_count, initial_gaussians, numbers_of, with_sizes
 from splat_py.train.config import TrainConfig
+from splat_py.train.hooks import Callback, OwnStrategy, StepTensors
 from splat_py.train.memory import plan_memory
 from splat_py.train.parameters import Filter3D, ParameterMeans, Parameters, State, first_averaged, gaussians_of, groups_of
 from splat_py.train.photometric_loss import SUMS, LossValues
@@ -57,6 +60,15 @@ class Trainer(StepsInFlight):
             to begin with. Your own type needs all of its fields; built-in types have defaults.
         gaussians: begin with these, in the dataset's frame, in the place of its points. Parameters that `splat_params` does not
             name are their own, if they have them. Harmonics are cut, or continued with zeros, to `config.sh_degree`.
+        on_gradients: called in each step with complete gradients, before Adam, as `on_gradients(step, params, info)`. It may
+            change values and `.grad` of `params`, torch parameters by gsplat's names: means [N, 3], quats [N, 4] w x y z,
+            scales [N, 3] as logarithms, opacities [N] as logits, sh [N, K, 3] or features [N, F] and weights [W], and the splat
+            parameters extras [N, E]. `info` has of the last photograph means2d [1, N, 2] with `.grad`, radii [1, N, 2], width
+            and height, in pixels; n_cameras, 1; and, unless `config.strategy` is mcmc, what densification has added up:
+            gradient_norms, times_seen and max_radii [N].
+        on_update: called in the same way after each step's update. Every process calls both.
+        strategy: an object with gsplat's `step_post_backward(params, optimizers, state, step, info)`, which adds and removes
+            Gaussians in the place of densification: gsplat's, ours of `splat_py.gsplat`, or your own.
         trust_source: compile the source that `resume` carries. It could read and write any memory.
         distributed: True, or `Ranks` from `joined`, if several processes train one scene, started by torchrun or known to
             torch.distributed. Each renders its share of a step's photographs; everything else is the same in all, and the first
@@ -81,6 +93,9 @@ class Trainer(StepsInFlight):
         pixel_loss: str | UserType | ShaderModule | None = None,
         splat_params: Mapping[str, ArrayLike | Tensor] | None = None,
         gaussians: Gaussians | None = None,
+        on_gradients: Callback | None = None,
+        on_update: Callback | None = None,
+        strategy: Any = None,
         trust_source: bool = False,
         distributed: bool | Ranks = False,
         max_memory: int | None = None,
@@ -94,6 +109,9 @@ class Trainer(StepsInFlight):
         begun, self.splat = SPLAT.begun_with(begun, splat, resumed=resumed, trust_source=trust_source)
         begun, model = CAMERA.begun_with(begun, camera, resumed=resumed, trust_source=trust_source)
         begun, self.color = COLOR.begun_with(begun, color, resumed=resumed, trust_source=trust_source)
+        if begun.own_strategy and strategy is None:
+            raise SplatError("the run was begun with a strategy object, which a checkpoint does not hold; give strategy again")
+        begun = replace(begun, own_strategy=strategy is not None)
         begun, loss = PIXEL_LOSS.begun_with(begun, pixel_loss, resumed=resumed, trust_source=trust_source)
         params = numbers_of(splat_params or {})
         means = {name: float(values.mean()) for name, values in params.items()} if splat_params is not None else None
@@ -143,6 +161,12 @@ class Trainer(StepsInFlight):
         self._means = ParameterMeans(self.device, first_averaged(self.config, len(dataset.train)), self.step, state)
         types, capacity = (self.splat, self.color, loss), resume.capacity if resume else None
         self._gradients = PhotographGradients(self.device, self.dataset, self.config, *types, self.parameters, capacity)
+        self._on_gradients, self._on_update = on_gradients, on_update
+        self._strategy = None if strategy is None else OwnStrategy(strategy, dataset.scene_scale)
+        self._hooked = any(hook is not None for hook in (on_gradients, on_update, strategy))
+        # Gradients of harmonics exist only if Adam takes its step apart from the shading.
+        self._gradients.learns_in_shading &= not self._hooked
+        self._v_extras: StridedRows | None = None
         self._batch = BatchSums(self.parameters) if self.config.photographs > 1 else None
         # Known depths and photographs over random backgrounds exist only at full size.
         whole = self.config.depth_lambda > 0 or self.config.random_background
@@ -222,6 +246,8 @@ class Trainer(StepsInFlight):
         """Send the next step to the device without waiting for it, and densify or prune after it if that is due."""
         step = self.step
         self._send()
+        if self._hooked:
+            self._call_after(step)
         refines = self.config.densifies_at(step) or self.config.resets_opacities_at(step)
         if refines or self._divisor_at(step + 1) != self._divisor_at(step):
             self.finish()
@@ -248,13 +274,19 @@ class Trainer(StepsInFlight):
         while True:
             recorder = self.device.record()
             captures = self._record_photographs(recorder, step)
-            if self.ranks.alone:
+            if self.ranks.alone and not self._hooked:
                 break
             recorder.submit()
             if self._fitted():
-                self._exchange(step, captures)
+                if not self.ranks.alone:
+                    self._exchange(step, captures)
                 recorder = self.device.record()
                 break
+        self._record_sums(recorder, captures)
+        if self._on_gradients is not None:
+            recorder.submit()
+            self._tensors(step).call(self._on_gradients, step)
+            recorder = self.device.record()
         self._record_update(recorder, step, captures)
         return recorder.submit(wait=False)
 
@@ -285,24 +317,28 @@ class Trainer(StepsInFlight):
             if self.config.strategy == "default":
                 of_batch = None if batch is None else batch.statistics
                 size, splats = (capture.cameras.width, capture.cameras.height), gradients.splats
-                depths = splats.depths if self.config.has_surfels else None
-                parameters.record_statistics(recorder, gradients.v_splats, splats.radii, *size, status, of_batch, depths)
+                more = gradients.more_of_means(self.dataset.views[view].camera, self._divisor_at(step))
+                parameters.record_statistics(recorder, gradients.v_splats, splats.radii, *size, status, of_batch, more)
             if batch is not None:
                 batch.add(recorder, gradients.v_splats)
         return captures
 
-    def _record_update(self, recorder: Recorder, step: int, captures: list[CaptureStep]) -> None:
-        """Record the updates of all parameters from the gradients of a step's photographs."""
-        config, status, v_extras = self.config, self._status, None
+    def _record_sums(self, recorder: Recorder, captures: list[CaptureStep]) -> None:
+        """Record what completes the gradients of a step's photographs: means over them, and regularisers."""
+        self._v_extras, extras = None, len(self.config.parameters())
         if self._batch is not None:
-            v_extras = self._batch.end(recorder, len(captures), status)
-        elif config.parameters():
-            v_extras = extras_of(self._gradients.v_splats, len(config.parameters()))
-        opacity_reg, scale_reg = config.regularizers
+            self._v_extras = self._batch.end(recorder, len(captures), self._status)
+        elif extras:
+            self._v_extras = extras_of(self._gradients.v_splats, extras)
+        opacity_reg, scale_reg = self.config.regularizers
         if opacity_reg > 0 or scale_reg > 0:
             density.record_prior(recorder, self.parameters, opacity_reg, scale_reg)
-        self.parameters.record_adam(recorder, config, step, self.dataset.scene_scale, v_extras, status)
-        if config.strategy == "mcmc":
+
+    def _record_update(self, recorder: Recorder, step: int, captures: list[CaptureStep]) -> None:
+        """Record the updates of all parameters."""
+        config, status, in_shading = self.config, self._status, self._gradients.learns_in_shading
+        self.parameters.record_adam(recorder, config, step, self.dataset.scene_scale, self._v_extras, status, in_shading)
+        if config.strategy == "mcmc" and self._strategy is None:
             density.record_noise(recorder, self.parameters, config, step, self.dataset.scene_scale, status)
         self._means.record(recorder, self.parameters, step, status)
         for capture in captures:
@@ -328,6 +364,28 @@ class Trainer(StepsInFlight):
             report = self._finished.popleft()
             if on_step is not None:
                 on_step(report)
+
+    # Callbacks and strategies of one's own
+
+    def _tensors(self, step: int) -> StepTensors:
+        view = self._own_views(step)[-1]
+        more = self._gradients.more_of_means(self.dataset.views[view].camera, self._divisor_at(step))
+        cameras = self._views_at(step).cameras_of(view)
+        info = {"width": cameras.width, "height": cameras.height, "n_cameras": 1, "gaussian_ids": None}
+        return StepTensors(self.parameters, self._v_extras, self._gradients, more, info, self.config.strategy == "default")
+
+    def _call_after(self, step: int) -> None:
+        self.finish()
+        if self._on_update is not None:
+            self._tensors(step).call(self._on_update, step)
+        if self._strategy is None:
+            return
+        changed = self._strategy.changed(self._tensors(step), step, self.config.means_lr_at(step, self.dataset.scene_scale))
+        if changed is not None:
+            self._batch, count = None, self.parameters.count
+            self.parameters = changed
+            self._scale_capacity(count)
+            self._means.restart(step + 1)
 
     # Several processes
 
@@ -388,6 +446,10 @@ class Trainer(StepsInFlight):
             self.parameters = density.in_spatial_order(self.parameters, self.dataset.bounds)
         if self.config.resets_opacities_at(step):
             density.reset_opacities(self.parameters, self.config)
+        self._scale_capacity(before)
+
+    def _scale_capacity(self, before: int) -> None:
+        """Reserve what the number of Gaussians needs, which was another one before."""
         if self.parameters.count != before:
             self._gradients.capacity = int(self._gradients.capacity * self.parameters.count / max(before, 1))
         self._reserve()

@@ -447,7 +447,7 @@ def _record_along_rays(recorder: Recorder) -> None:
         _record_rasterization(recorder, tuning, options, channels, segments, ids, distortion=distortion, median=True)
     # A step of training (splat_py/train/step.py).
     _record_projection(recorder, SCENE, CAMERAS, Options(16, "PerIntersection", primitive="Surfel", raw_params=True))
-    for constants in ({}, {"SURFELS": True}):
+    for constants in ({}, {"PER_DEPTH_X": 4, "PER_DEPTH_Y": 7}):
         recorder.dispatch("densify", "addStatistics", (1, 1, 1), **constants)
     for stride, first in ((4, 0), (8, 3)):
         recorder.dispatch("loss", "takeColors", (1, 1, 1), STRIDE=stride, FIRST=first)
