@@ -13,9 +13,7 @@ from splat_py.gpu.sources import shader_folder
 _HINTS = {
     "does not match interface requirement$": "; it must be static if the interface's is, with its arguments and, if that has "
     "it, [Differentiable]",
-    "^left of '=' is not an l-value$": "; move a static const float out of the struct",
     "is not accessible": "; write public before it: a source with module, public, internal or private hides everything else",
-    "'\\$__syn_": "; declare a struct for each interface",
     "'double' type emitted": "; write float",
     "^array index out of bounds": "; a colour has (FEATURES + 2) / 3 vectors of features, and WEIGHTS weights",
     "^undefined identifier 'I[A-Z]": "; begin with import splat.prelude;",
@@ -28,6 +26,12 @@ _PUBLIC = re.compile(r"^(?:\[[^\]]*\] )*public (?:[\w<>\[\],.]+ )+(\w+)", re.MUL
 def first_error(messages: str, text: str | None = None) -> str:
     """Return Slang's first error message, of one line or with a drawing, as a clause. With the `text` of the user's source, it
     has no line if that is one of another source, such as code that SlangPy has written."""
+    # Errors in what Slang derives for a differentiable type, which name no line of its source.
+    if re.match(r"(?:.*\n)?error\[\w+\]: (function '\$__syn_|left of '=' is not an l-value\n(?! *-->))", messages):
+        return (
+            "a struct with derivatives has a static const float, or implements two interfaces; move the constant out of the "
+            "struct, and declare one for each interface"
+        )
     line = re.search(r":(\d+):\d+\n|\((\d+)\): error", messages)
     what = re.search(r"\^+ (.+)", messages) or re.search(r"error(?: \d+|\[\w+\]): (.+)", messages)
     if what is None:

@@ -100,6 +100,7 @@ def test_the_gaussian_as_a_type_of_ones_own(packed: bool) -> None:
         (SCALED, ("rate",), "has rate; the fields of Mine are rate, height: give one parameter for each, by name"),
         (SCALED, ("rate", "hight"), "has rate, hight; the fields of Mine are rate, height"),
         (SCALED, (), "has nothing; the fields of Mine are rate, height"),
+        (SCALED, ("rate", "height; } float x"), "has rate, height; } float x; the fields of Mine are rate, height"),
         (OWN_GAUSSIAN, ("wide",), "has wide; the fields of Mine are none"),
     ],
 )
@@ -154,6 +155,11 @@ def test_fields() -> None:
 def test_fields_that_are_refused(field: str, message: str) -> None:
     text = own("return gaussian(sigma);", fields=field)
     refused(message, with_numbers, ("one",), UserType("Mine", text))
+
+
+def test_one_struct_is_not_a_falloff_and_a_colour() -> None:
+    both = (UserType("Mine", SCALED, adapter) for adapter in ("Falloff3DAdapter", "SplatColorHits"))
+    refused("Mine is a falloff and a colour; declare a struct for each", with_numbers, ("rate", "height"), *both)
 
 
 @pytest.mark.parametrize("names", [("rate", "height"), ("height", "rate")])

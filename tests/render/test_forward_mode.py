@@ -189,7 +189,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "BetaKernel": lambda: falling_off("BetaKernel", b=0.2),
     "an own falloff": lambda: falling_off(source(HEAVY_TAIL), power=3.0),
     "an own falloff of both offsets": lambda: falling_off(source(ANISOTROPIC), rate=0.8),
-    "an own falloff in space, and its colour": lambda: falling_off(source(FALLOFF + COLOR), a=0.4, b=-0.3, c=1.2, d=0.6),
+    "an own falloff in space, and its colour": lambda: falling_off(source(FALLOFF + COLOR), a=0.4, b=-0.3, c=1.2, e=0.6),
     "SphericalGaussians": lambda: colored("SphericalGaussians", 15),
     "ColorNetwork": lambda: colored("ColorNetwork", 5, torch.from_numpy(initial_network(5, 3))),
     "surfels": surfels,

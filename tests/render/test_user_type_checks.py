@@ -250,6 +250,7 @@ def test_a_file_that_was_missing_is_found_when_it_is_there(tmp_path: Path) -> No
     [
         (GREY.replace("[Differentiable]", ""), r"line \d+: .*; it must be static if .* \[Differentiable\]$"),
         (GREY.replace("static float3", "float3"), r"line \d+: .*; it must be static if"),
+        (falloffs.own(falloffs.VALUE, fields="float a; static const float LEAST = 1e-6;"), "static const float, .*; move the"),
         (GREY.replace("import splat.prelude;", ""), r"'IColor'; begin with import splat\.prelude;$"),
         (GREY.replace("features[0]", "Gaussian.f()"), r"'Gaussian'; there is Gaussian3D, GaussianFalloff, gaussian$"),
         (
@@ -257,7 +258,7 @@ def test_a_file_that_was_missing_is_found_when_it_is_there(tmp_path: Path) -> No
             r"'sigmoid'; it is in splat\.gaussian: import that or splat\.prelude$",
         ),
     ],
-    ids=["no [Differentiable]", "not static", "no import", "another name", "another module"],
+    ids=["no [Differentiable]", "not static", "a constant", "no import", "another name", "another module"],
 )
 def test_hints(text: str, message: str) -> None:
     refused(message, shaders.source, text)
