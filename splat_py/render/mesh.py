@@ -131,22 +131,24 @@ def mesh(
     # A vertex at the corner of a cell would be several.
     values[np.abs(values) < 1e-3] = 1e-3
     values[unseen] = 1
-    vertices, faces = _triangles(values, unseen)
+    vertices, faces = triangles(values, unseen)
     if close_holes:
         # As deep as the surface, but not beyond it: cameras around a table see none of the room below.
         around = tuple(slice(math.ceil(a), int(b) + 1) for a, b in zip(vertices.min(0), vertices.max(0), strict=True))
         values[around][unseen[around]] = -1
         values[[0, -1]] = values[:, [0, -1]] = values[:, :, [0, -1]] = 1
-        vertices, faces = manifold(*_triangles(values, np.zeros_like(unseen)))
+        vertices, faces = triangles(values, np.zeros_like(unseen))
     vertices *= voxel
     return Mesh(vertices + low, faces, _colors(views, vertices, truncation))
 
 
-def _triangles(values: NDArray[np.float32], unseen: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def triangles(values: NDArray[np.float32], unseen: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The zero surface of a grid, in voxels, without cells that touch unseen voxels and without dust; SplatError if there is
     none."""
     if not values.min() < 0 < values.max():
         raise SplatError(_NOTHING)
+    # Equal values leave open how a cell's sides are cut, and neighbours that differ share an edge among four triangles.
+    values = values * (1 - 1e-3 * np.random.default_rng(0).random(values.shape, np.float32))
     vertices, faces, _, _ = _packages()[0](values, 0.0, gradient_direction="descent")
     cells = vertices[faces].mean(1).astype(int)
     faces = faces[~np.any([unseen[tuple((cells + corner).T)] for corner in product((0, 1), repeat=3)], axis=0)]
@@ -156,32 +158,6 @@ def _triangles(values: NDArray[np.float32], unseen: NDArray[np.bool_]) -> tuple[
     if not len(used):
         raise SplatError(_NOTHING)
     return vertices[used].astype(np.float64), faces.reshape(-1, 3).astype(np.int64)
-
-
-def manifold(vertices: NDArray[np.float64], faces: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """A closed surface of which no more than two triangles share an edge: where more touch, a vertex in the middle of the edge
-    parts two of them from the others."""
-    while True:
-        ends = np.stack([faces, np.roll(faces, -1, axis=1)], -1).reshape(-1, 2)
-        keys, first, counts = np.unique(ends @ [len(vertices), 1], return_index=True, return_counts=True)
-        there = first[(counts > 1) & (ends[first, 0] < ends[first, 1])]
-        if not len(there):
-            return vertices, faces
-        back = first[np.searchsorted(keys, ends[there] @ [1, len(vertices)])]
-        middles: list[NDArray[np.float64]] = []
-        halves, split = [], set[int]()
-        faces = faces.copy()
-        for rows in np.stack([there, back], 1):
-            # The others of a triangle with several such edges follow in the next round.
-            if split & set(rows // 3):
-                continue
-            for face, corner in zip(*divmod(rows, 3), strict=True):
-                half = faces[face].copy()
-                half[corner] = faces[face, (corner + 1) % 3] = len(vertices) + len(middles)
-                halves.append(half)
-            split |= set(rows // 3)
-            middles.append(vertices[ends[rows[0]]].mean(0))
-        vertices, faces = np.concatenate([vertices, middles]), np.concatenate([faces, halves])
 
 
 def _pinholes(camera: Camera) -> list[Camera]:
