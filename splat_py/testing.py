@@ -6,9 +6,17 @@ mine = shaders.load("mine.slang")
 
 def test_my_falloff():
     testing.check_function(mine.falloff, sigma=(0.0, 9.0), beta=(0.5, 2.0))
+
+With `pytest_plugins = ["splat_py.testing"]` in a conftest.py, tests take the fixture `slang`:
+
+def test_square(slang):
+    square = slang("[Differentiable] public float square(float x) { return x * x; }").square
+    testing.check_function(square, x=(-1.0, 1.0))
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,11 +27,21 @@ from splat_py.base.errors import SplatError
 from splat_py.base.fields import shown
 from splat_py.scene.camera import Camera
 from splat_py.shaders.finite_differences import Inputs, compare, labels_of
-from splat_py.shaders.functions import ShaderFunction, Value, dtype_of
+from splat_py.shaders.functions import ShaderFunction, ShaderModule, Value, dtype_of
+from splat_py.shaders.loading import source
 
 __all__ = ["camera_struct", "check_function"]
 
 _SAMPLES = 500
+
+# Only tests need pytest.
+with suppress(ImportError):
+    import pytest
+
+    @pytest.fixture(scope="session")
+    def slang() -> Callable[[str], ShaderModule]:
+        """`shaders.source`, which compiles Slang text, once for each text."""
+        return cache(source)
 
 
 def check_function(function: ShaderFunction, /, **arguments: Value) -> None:

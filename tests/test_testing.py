@@ -1,5 +1,8 @@
 """`splat.testing`: derivatives of own Slang functions, as a user's unit tests check them."""
 
+import runpy
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 from splat_py import Camera, shaders, testing
 from splat_py.scene.camera import Distortion
 from splat_py.shaders import ShaderModule
+from splat_py.testing import slang  # noqa: F401, a fixture
 from tests.refusals import refused
 
 SOURCE = """
@@ -86,6 +90,15 @@ def test_built_in_functions_pass() -> None:
 )
 def test_what_it_finds(mine: ShaderModule, name: str, arguments: dict[str, Any], message: str) -> None:
     refused(message, testing.check_function, getattr(mine, name), **arguments)
+
+
+def test_the_fixture(slang: Callable[[str], ShaderModule], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    assert slang(SOURCE).smooth(0.0, [1, 2]) == 5
+    assert slang(SOURCE) is slang(SOURCE)
+    # Where pytest is not installed, the rest is there.
+    monkeypatch.setitem(sys.modules, "pytest", None)
+    names = runpy.run_path(testing.__file__)
+    assert "check_function" in names and "slang" not in names
 
 
 def test_doubles_and_halves_are_called(mine: ShaderModule) -> None:
