@@ -382,8 +382,7 @@ class Trainer(StepsInFlight):
             return
         changed = self._strategy.changed(self._tensors(step), step, self.config.means_lr_at(step, self.dataset.scene_scale))
         if changed is not None:
-            self._batch, count = None, self.parameters.count
-            self.parameters = changed
+            count, self.parameters = self.parameters.count, changed
             self._scale_capacity(count)
             self._means.restart(step + 1)
 

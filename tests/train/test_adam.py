@@ -81,7 +81,7 @@ def test_rates_of_all_groups() -> None:
         gradient.write(np.ones(gradient.shape, np.float32))
     before = parameters.state()
     with device.recording() as recorder:
-        parameters.record_adam(recorder, config, step, scale, None, device.memory.array(np.zeros(3, np.uint32)))
+        parameters.record_adam(recorder, config, step, scale, None, device.memory.array(np.zeros(3, np.uint32)), False)
     settings = Adam(1e-15).of_batch(4).settings(step)
     length = (1 - settings.beta1) / settings.correction1 / np.sqrt((1 - settings.beta2) / settings.correction2)
     found = {name: (before[name] - parameters.state()[name]) / length for name in GROUPS}
