@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from splat_py.base.errors import SplatError
@@ -44,11 +44,13 @@ SPLAT_INTERFACES = ("IFalloff3D", "IFalloff2D", "IFalloff", "ISplatColor")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter that each Gaussian has for its splat: its initial value in training, and its limits."""
+    """A parameter that each Gaussian has for its splat: its initial value in training, its limits, and its learning rate if it
+    has one of its own."""
 
     initial: float
     least: float = -math.inf
     largest: float = math.inf
+    rate: float | None = None
 
 
 # Built-in splats and their parameters. With an exponent of zero a splat would reach everywhere.
@@ -60,32 +62,46 @@ BUILT_IN: dict[str, dict[str, Parameter]] = {
 }
 
 
-def read_parameters(splat: str, built_in: bool, given: Sequence[str]) -> dict[str, Parameter]:
+def read_parameters(splat: str, built_in: bool, given: Sequence[str], rates: Sequence[str] = ()) -> dict[str, Parameter]:
     """Return a splat's parameters, in order. `given` has initial values, "NAME=VALUE" each: all for a user's type, only those
-    that differ from the defaults for a built-in type."""
+    that differ from the defaults for a built-in type. `rates` has learning rates, in the same way."""
     known = dict(BUILT_IN[splat]) if built_in else {}
-    names = []
-    for text in given:
-        name, equals, value = text.partition("=")
-        names.append(name)
-        try:
-            initial = float(value) if equals else math.nan
-        except ValueError:
-            initial = math.nan
-        if not math.isfinite(initial):
-            raise SplatError(f"splat_params is {text[:60]!r}; write NAME=VALUE, such as beta=1")
+    for name, initial in _numbers("splat_params", given).items():
         require_name("a parameter in splat_params", name)
         if built_in and name not in known:
-            raise SplatError(f"splat_params is {text!r}; {splat} takes {', '.join(known) or 'none'}")
+            raise SplatError(f"splat_params is '{name}={initial:g}'; {splat} takes {', '.join(known) or 'none'}")
         limits = known.get(name, Parameter(initial))
         if not limits.least <= initial <= limits.largest:
-            raise SplatError(f"splat_params is {text!r}; {name} must lie between {limits.least:g} and {limits.largest:g}")
-        known[name] = Parameter(initial, limits.least, limits.largest)
-    if len(set(names)) < len(names):
-        raise SplatError(f"splat_params names a parameter twice: {' '.join(given)}")
+            raise SplatError(
+                f"splat_params is '{name}={initial:g}'; {name} must lie between {limits.least:g} and {limits.largest:g}"
+            )
+        known[name] = replace(limits, initial=initial)
     if len(known) > MOST_NUMBERS:
         raise SplatError(f"splat_params has {len(known)} parameters; a splat has {MOST_NUMBERS} at most")
+    for name, rate in _numbers("splat_param_lrs", rates).items():
+        if name not in known:
+            raise SplatError(f"splat_param_lrs has {name[:60]!r}; {splat} takes {', '.join(known) or 'none'}")
+        if not 0 <= rate <= 100:
+            raise SplatError(f"splat_param_lrs is '{name}={rate:g}'; a learning rate lies between 0 and 100")
+        known[name] = replace(known[name], rate=rate)
     return known
+
+
+def _numbers(option: str, given: Sequence[str]) -> dict[str, float]:
+    """Read "NAME=VALUE" texts; SplatError if one is something else, not finite or there twice."""
+    numbers: dict[str, float] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        try:
+            number = float(value) if equals else math.nan
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise SplatError(f"{option} is {text[:60]!r}; write NAME=VALUE, such as beta=1")
+        if name in numbers:
+            raise SplatError(f"{option} names {name[:60]!r} twice; leave out one")
+        numbers[name] = number
+    return numbers
 
 
 # Names that a field would share with a function of its type, or with an argument.

@@ -66,14 +66,15 @@ class TrainConfig:
     init_num_pts: int = 10_000
 
     # The splat type: Gaussian, GeneralizedExponential, BetaKernel; Surfel, flat Gaussians that lie on surfaces, for meshes
-    # (Huang et al. 2024); or a Slang file with a type that implements IFalloff or IFalloff2D, or, with --strategy mcmc,
-    # IFalloff3D or ISplatColor.
+    # (Huang et al. 2024); or a Slang file with a type that implements IFalloff, IFalloff2D, IFalloff3D or ISplatColor.
     splat: str = "Gaussian"
     # NAME=VALUE: a splat parameter of each Gaussian, and its initial value. Give all fields of a Slang file's type;
     # GeneralizedExponential starts with beta=1 and BetaKernel with b=0.
     splat_params: Annotated[tuple[str, ...], UseAppendAction] = ()
     # Learning rate of the splat parameters.
     splat_param_lr: float = 1e-3
+    # NAME=RATE: another learning rate for one of them.
+    splat_param_lrs: Annotated[tuple[str, ...], UseAppendAction] = field(default=(), kw_only=True)
     # The camera model: the capture's own (dataset); pinhole, fisheye, ortho, equirectangular; or a Slang file with a type that
     # implements ICameraModel, which gets the coefficients of the capture's lenses, or camera_params.
     camera: str = "dataset"
@@ -228,7 +229,7 @@ class TrainConfig:
     def parameters(self) -> dict[str, Parameter]:
         """Return the splat parameters of each Gaussian, by name, in order."""
         built_in = not self.splat_source and self.splat in BUILT_IN
-        return read_parameters(self.splat, built_in, self.splat_params)
+        return read_parameters(self.splat, built_in, self.splat_params, self.splat_param_lrs)
 
     def with_parameters(self, params: Mapping[str, float] | None, resumed: bool) -> Self:
         """Return a copy with other initial splat parameters; SplatError if they contradict those of the resumed run."""

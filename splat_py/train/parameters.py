@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from typing import Any, Self
 
 import numpy as np
@@ -172,24 +173,33 @@ class Parameters:
             groups["sh"] = harmonics.settings.rate, self.v_features
         if self.v_weights is not None:
             groups[WEIGHTS] = config.color_lr * faster, self.v_weights
-        if v_extras is not None:
-            groups[EXTRAS] = config.splat_param_lr * faster, v_extras.rows
         adam = _ADAM.of_batch(config.photographs)
-        for name, (rate, gradients) in groups.items():
-            arguments: dict[str, Any] = {"active": 1, "head_rate": 0.0, "least": 0.0, "largest": 0.0, "ROW": 1, "HEAD": 0}
-            if name == "sh":
-                arguments |= {"ROW": 3 * self.features.shape[1], "HEAD": 3}
-                arguments |= {"active": 3 * (config.degree_at(step) + 1) ** 2, "head_rate": harmonics.head_rate}
-            elif name == EXTRAS and v_extras is not None:
-                limits = list(config.parameters().values())
-                arguments |= {"active": len(limits), "ROW": len(limits), "STRIDE": v_extras.stride, "OFFSET": v_extras.offset}
-                # Built-in types have one parameter; parameters of users' types have no bounds.
-                least, largest = limits[0].least, limits[0].largest
-                if math.isfinite(least) and math.isfinite(largest):
-                    arguments |= {"BOUNDED": True, "least": least, "largest": largest}
+
+        def record(name: str, rate: float, gradients: Array, **others: Any) -> None:
+            arguments: dict[str, Any] = {"first_column": 0, "active": 1, "head_rate": 0.0, "least": 0.0, "largest": 0.0}
+            arguments |= {"ROW": 1, "HEAD": 0} | others
             learnt, settings = AdamArrays.of(self.arrays, name), adam.settings(step, rate)
             arguments |= {"learnt": learnt, "gradients": gradients, "settings": settings, "status": status}
             record_floats(recorder, "adam", self.arrays[name], **arguments)
+
+        for name, (rate, gradients) in groups.items():
+            others: dict[str, Any] = {}
+            if name == "sh":
+                others = {"ROW": 3 * self.features.shape[1], "HEAD": 3}
+                others |= {"active": 3 * (config.degree_at(step) + 1) ** 2, "head_rate": harmonics.head_rate}
+            record(name, rate, gradients, **others)
+        if v_extras is None:
+            return
+        params = list(config.parameters().values())
+        others = {"ROW": len(params), "STRIDE": v_extras.stride, "OFFSET": v_extras.offset}
+        # Built-in types have one parameter; parameters of users' types have no bounds.
+        if math.isfinite(params[0].least) and math.isfinite(params[0].largest):
+            others |= {"BOUNDED": True, "least": params[0].least, "largest": params[0].largest}
+        first = 0
+        for rate_given, columns in groupby(param.rate for param in params):
+            rate, last = (config.splat_param_lr if rate_given is None else rate_given) * faster, first + len(list(columns))
+            record(EXTRAS, rate, v_extras.rows, **others, first_column=first, active=last)
+            first = last
 
 
 def record_floats(recorder: Recorder, entry: str, array: Array, **arguments: Any) -> None:

@@ -60,14 +60,15 @@ def test_gradients_in_the_rows_of_splats(row: int, bounded: bool) -> None:
     np.testing.assert_allclose(learnt.parameters.numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("active", "status"), [(0, 1234), (6, 0)])
-def test_steps_that_do_not_count_and_inactive_rests_change_nothing(active: int, status: int) -> None:
+@pytest.mark.parametrize(("first", "active", "status"), [(0, 0, 1234), (0, 6, 0), (4, 6, 0)])
+def test_steps_that_do_not_count_and_inactive_rests_change_nothing(first: int, active: int, status: int) -> None:
     values = np.random.default_rng(1).uniform(size=(3, 20, 12)).astype(np.float32)
     learnt = _learnt(*values)
-    _dispatch(learnt, np.ones((20, 12), np.float32), 3, 1e-3, 1e-2, status=status, HEAD=3, active=active or 12)
+    columns = {"first_column": first, "active": active or 12}
+    _dispatch(learnt, np.ones((20, 12), np.float32), 3, 1e-3, 1e-2, status=status, HEAD=3, **columns)
     for array, before in zip(vars(learnt).values(), values, strict=True):
         changed = array.numpy() != before
-        assert changed[:, :active].all() and not changed[:, active:].any()
+        assert changed[:, first:active].all() and not changed[:, :first].any() and not changed[:, active:].any()
 
 
 def test_rates_of_all_groups() -> None:
@@ -125,7 +126,7 @@ def _dispatch(
     device = get_device()
     with device.recording() as recorder:
         row = learnt.parameters.shape[1]
-        defaults = {"active": row, "least": 0.0, "largest": 0.0, "ROW": row}
+        defaults = {"first_column": 0, "active": row, "least": 0.0, "largest": 0.0, "ROW": row}
         recorder.dispatch(
             "optimize",
             "adam",

@@ -126,6 +126,7 @@ def _adam(row: int, head: int, device: Device, stored: Arrays) -> Arrays:
             status=_counting(device),
             settings=Adam(epsilon=1e-15).settings(2, 0.01),
             count=7 * row,
+            first_column=0,
             active=row,
             head_rate=0.1,
             least=0.0,
