@@ -35,7 +35,8 @@ def skip_unless_all_run(request: pytest.FixtureRequest) -> None:
     """Skip the test that everything has run unless all tests of its folder run in one process."""
     folder = request.path.parent
     files = {path.name for path in folder.glob("test_run_*.py")}
-    if request.config.getoption("keyword") or not files <= {item.path.name for item in request.session.items}:
+    chosen = request.config.getoption("keyword") or request.config.getoption("markexpr")
+    if chosen or not files <= {item.path.name for item in request.session.items}:
         pytest.skip(f"only where all tests of tests/{folder.name} run, in one process")
 
 
