@@ -33,7 +33,7 @@ check: lint ## ruff, mypy, one test of each kernel and public function, a traini
 	@echo "==> pytest, the tests in tests/check.txt"
 	@$(PYTHON) -m pytest -q -n 2 @tests/check.txt
 
-test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and the tests, shader tests also with the oldest SlangPy: a quarter of an hour
+test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and the tests, shader tests also with the oldest SlangPy: half an hour
 	@echo "==> pytest"
 	@failed=0; for part in "$(EMULATED)" "$(COMPILED)" "$(addprefix --ignore=,$(EMULATED) $(COMPILED))"; do \
 	$(PYTHON) -m pytest -q -n 2 $(CHOSEN) $$part || failed=1; done; [ $$failed = 0 ]
