@@ -16,7 +16,7 @@ CENTRES = np.arange(SIDE) + 0.5
 
 
 def footprint(mean: Any, conic: Any, opacity: Any) -> Any:
-    return shader.footprint["GaussianFalloff"](mean, conic, opacity, np.zeros(4))
+    return shader.footprint["GaussianFalloff"](mean, conic, opacity, np.zeros((4, 4)))
 
 
 def conics(sigma1: Any, sigma2: Any, angle: Any) -> Array:
