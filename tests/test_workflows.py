@@ -160,3 +160,9 @@ def test_what_make_test_leaves_out_exists() -> None:
         function = name.partition("[")[0]
         assert re.search(rf"^def {function}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), line
     assert not [test for mutant in MUTANTS for test in mutant["tests"] if test.startswith(long)]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant["what"])
+def test_planted_faults_fit_the_source(mutant: dict[str, Any]) -> None:
+    text = (ROOT / mutant["file"]).read_text(encoding="utf-8")
+    assert text.count(mutant["old"]) == mutant.get("count", 1)
