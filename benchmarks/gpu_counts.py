@@ -214,7 +214,6 @@ def main(options: Options) -> None:
             found["contributions"] = found["backward 1 PerPixel"]["atomics"] // 9
             results[scene.name] = found
         results["step"] = training_step(device, programs, options)
-        programs.close()
     write_json(options.out, results)
 
 

@@ -14,9 +14,9 @@ from splat_py.demo.scene import write_demo_scene
 # Folders whose tests run in one process, files whose tests need not, and those of both that take longest.
 TOGETHER = ("metal", "cuda")
 APART = ("test_notebooks.py", "fuzz/test_readers.py")
+LONGEST = ("tests/metal/", "tests/cuda/", "test_notebooks.py", "test_selftest.py", "volume/test_march.py")
 # Beginnings of the names of tests that `make test` leaves to `make full`.
 LONG = tuple(Path(__file__).with_name("long.txt").read_text(encoding="utf-8").splitlines())
-LONGEST = ("tests/metal/", "tests/cuda/", "test_notebooks.py", "test_selftest.py", "volume/test_march.py")
 
 
 def pytest_configure() -> None:

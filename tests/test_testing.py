@@ -95,7 +95,7 @@ def test_what_it_finds(mine: ShaderModule, name: str, arguments: dict[str, Any],
 def test_the_fixture(slang: Callable[[str], ShaderModule], monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     assert slang(SOURCE).smooth(0.0, [1, 2]) == 5
     assert slang(SOURCE) is slang(SOURCE)
-    # Where pytest is not installed, the rest is there.
+    # The rest is there without pytest.
     monkeypatch.setitem(sys.modules, "pytest", None)
     names = runpy.run_path(testing.__file__)
     assert "check_function" in names and "slang" not in names

@@ -12,7 +12,7 @@ import numpy as np
 
 from splat_py.base.errors import SplatError
 from splat_py.gpu.device import Device
-from splat_py.scene.camera import mean_up
+from splat_py.scene.camera import directions_through, mean_up
 from splat_py.scene.colmap import read_observations
 from splat_py.scene.data_options import DataOptions
 from splat_py.scene.dataset import DEFAULT_MEMORY_LIMIT, Dataset, pixels_of_points, surface_pixels
@@ -73,14 +73,15 @@ def choose(
     are `given` keep their values. `tell` is called with the steps of the trial that are done, and their number."""
     whole = data if "downscale" in given else replace(data, downscale=1.0)
     dataset, said = whole.load(0), []
-    sample = sampled(whole)
     looks = given & {"exposure", "ppisp", "bilateral_grid"}
+    lenses = any(view.camera.distortion is not None for view in dataset.views)
+    decided = given & {"environment", "random_background"} or (lenses and "undistort" in given)
+    seeks_sky = not decided and _can_have_sky(whole, config, dataset)
+    sample = sampled(whole) if seeks_sky or not looks else dataset
     if not looks and (stops := exposure_spread(sample)) is not None and stops >= _STOPS:
         config = replace(config, exposure=True)
         said.append(f"--exposure, because exposures differ by {stops:.1f} stops; --no-exposure leaves it out")
-    lenses = any(view.camera.distortion is not None for view in dataset.views)
-    decided = given & {"environment", "random_background"} or (lenses and "undistort" in given)
-    if not decided and _can_have_sky(whole, config, dataset) and (share := sky_share(sample)) >= _SKY:
+    if seeks_sky and (share := sky_share(sample)) >= _SKY:
         config, whole = replace(config, environment=True), replace(whole, undistort=whole.undistort or lenses)
         dataset = whole.load(0)
         how = "--environment" + " --undistort" * lenses
@@ -198,14 +199,13 @@ def sky_share(sample: Dataset) -> float:
     up, shares = mean_up(sample.train_cameras), []
     for view in range(len(sample)):
         camera, image = sample.views[view].camera, sample.image(view)
-        y, x = np.mgrid[: camera.height, : camera.width] + 0.5
-        rays = np.stack([x, y, np.ones_like(x)], -1) @ np.linalg.inv(camera.K).T @ camera.viewmat[:3, :3]
+        v, u = np.mgrid[: camera.height, : camera.width]
         red, green, blue = np.moveaxis(cv2.GaussianBlur(image[..., :3], (0, 0), 1.5).astype(int), -1, 0)
         grey = cv2.cvtColor(image[..., :3], cv2.COLOR_RGB2GRAY).astype(np.float32)
         deviations = np.sqrt(np.maximum(cv2.blur(grey * grey, (5, 5)) - cv2.blur(grey, (5, 5)) ** 2, 0))
         pale = np.minimum(np.minimum(red, green), blue) > 235
         azure = (blue > 90) & (blue > red + 15) & (blue >= green)
-        found = (rays @ up > 0) & (deviations < 8) & (pale | azure) & (image[..., 3] > 0)
+        found = (directions_through(camera, u, v) @ up > 0) & (deviations < 8) & (pale | azure) & (image[..., 3] > 0)
         # Points seldom reach the edges of pictures.
         around = np.ones([max(camera.width, camera.height) // 10 | 1] * 2)
         near = cv2.dilate(surface_pixels(camera, sample.points).astype(np.uint8), around)

@@ -17,7 +17,7 @@ from splat_py.gpu.kernels import UserType
 from splat_py.render.colors import require_features
 from splat_py.render.rasterization import rasterization
 from splat_py.render.surfels import depth_to_normal
-from splat_py.scene.camera import Camera
+from splat_py.scene.camera import Camera, directions_through
 from splat_py.scene.dataset import NEAR, Dataset
 from splat_py.scene.environment import Environment
 from splat_py.scene.gaussians import Gaussians
@@ -156,7 +156,7 @@ def render_surface(gaussians: Gaussians, camera: Camera, **how: Any) -> tuple[to
         largest = scales.max(-1, keepdims=True)
         whiten = rotation_matrices(quats).transpose(0, 2, 1) / np.maximum(scales, 1e-9 * largest)[:, :, None]
         v, u = np.nonzero(seen.cpu().numpy())
-        rays = np.stack([u + 0.5, v + 0.5, np.ones(len(u))], -1) @ np.linalg.inv(camera.K).T @ camera.viewmat[:3, :3]
+        rays = directions_through(camera, u, v)
         rows = rows.cpu().numpy()
         along = np.einsum("pij,pj->pi", whiten[rows], rays)
         to_means = np.einsum("nij,nj->ni", whiten, means - camera.position)[rows]

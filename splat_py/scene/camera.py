@@ -276,6 +276,11 @@ def _centrality(camera: Camera, world: Float64Array) -> tuple[Float64Array, Floa
     return np.where(depth > 1e-9, np.exp(-0.5 * (off / _CENTRAL) ** 2), 0.0), depth
 
 
+def directions_through(camera: Camera, u: NDArray, v: NDArray) -> Float64Array:
+    """The world directions [..., 3], of depth 1, of the rays through pixels u [...] and v [...]. The lens is ignored."""
+    return np.stack([u + 0.5, v + 0.5, np.ones(u.shape)], -1) @ np.linalg.inv(camera.K).T @ camera.viewmat[:3, :3]
+
+
 def subject_sphere(cameras: Sequence[Camera]) -> tuple[Float64Array, float]:
     """The centre [3] and radius of the sphere around `find_focus` that just fits between the farther sides of pictures, for a
     quarter of the cameras: others come close to parts. Lens distortion is ignored. SplatError if the cameras do not look at a

@@ -26,7 +26,7 @@ from splat_py.scene.camera import (
     mean_up,
     subject_sphere,
 )
-from splat_py.scene.dataset import pixels_of_points
+from splat_py.scene.dataset import depths_of_points
 from splat_py.scene.similarity import quaternion_of
 
 Float64Array = NDArray[np.float64]
@@ -197,12 +197,10 @@ def circled_subject(cameras: Sequence[Camera], points: ArrayLike) -> tuple[Float
     shares = []
     for camera in cameras[:: max(1, len(cameras) // _VIEWS)]:
         small = replace(camera, distortion=None, model=None).scaled(_SMALL / max(camera.width, camera.height))
-        rows, (y, x), depths = pixels_of_points(small, world)
-        nearest = np.full((small.height, small.width), -1)
-        order = np.argsort(-depths, kind="stable")
-        nearest[y[order], x[order]] = rows[order]
-        third = nearest[small.height // 3 : -(small.height // 3), small.width // 3 : -(small.width // 3)]
-        shares.extend(held[third[third >= 0]])
+        third = np.s_[small.height // 3 : -(small.height // 3), small.width // 3 : -(small.width // 3)]
+        inside, outside = (depths_of_points(small, world[which])[third] for which in (held, ~held))
+        nearest = (inside > 0) & ((outside == 0) | (inside < outside))
+        shares.extend(nearest[(inside > 0) | (outside > 0)])
     return (center, radius) if shares and np.mean(shares) > 0.5 else None
 
 

@@ -139,9 +139,9 @@ def remove_floaters(
         depths, sees = seen_by(camera, means, 3 * largest)
         seen += sees
         if floaters.near is not None and (sees & keep).any():
+            close = np.flatnonzero(sees & (depths < floaters.near * np.quantile(depths[sees & keep], _NEAREST)))
             # Large ones that reach into the picture from beside it are mostly surfaces.
-            central = seen_by(camera, means, 0 * largest)[1]
-            near |= central & (depths < floaters.near * np.quantile(depths[sees & keep], _NEAREST))
+            near[close] |= seen_by(camera, means[close], np.zeros(len(close)))[1]
     if photographs and floaters.unseen is not None:
         remove("unseen", seen < min(floaters.unseen, photographs))
     if photographs and floaters.near is not None:

@@ -63,7 +63,7 @@ def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
     if not kinds:
         name = kind if isinstance(kind, str) else "the source" if kind.name.startswith("source_") else kind.name
         raise SplatError(f"{name} has no type that implements {', '.join(_CHECKS)}; declare one: struct Mine : IFalloff")
-    fields = {interface: _fields_of(*kinds[interface]) for interface in SPLAT_INTERFACES if interface in kinds}
+    fields = {interface: _fields_of(kinds[interface][1]) for interface in SPLAT_INTERFACES if interface in kinds}
     unknown = sorted(set(ranges).difference(*fields.values())) if fields and "ICameraModel" not in kinds else []
     for interface, (module, linked) in kinds.items():
         (check_type, kernels), name = _CHECKS[interface], linked if isinstance(linked, str) else linked.name
@@ -83,7 +83,7 @@ def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
             if isinstance(linked, UserType):
                 (linked,) = with_numbers(tuple(given), linked)
         try:
-            constants = check_type(module, linked, given)
+            constants = check_type(module, linked, given) | ({"EXTRAS": len(given)} if fields.get(interface) else {})
         # SlangPy's own errors, for code that the compiler refuses only when a function is called.
         except (RuntimeError, ValueError) as error:
             if isinstance(error, SplatError):
@@ -113,7 +113,7 @@ def _named(kind: ShaderModule | UserType | str, interface: str) -> tuple[Module,
     return module, user_type(module, interface)
 
 
-def _fields_of(module: Module, linked: str | UserType) -> list[str]:
+def _fields_of(linked: str | UserType) -> list[str]:
     """The fields of a splat's type, own or built in."""
     if isinstance(linked, str):
         return fields_of(built_in("falloff").text, linked)
@@ -125,7 +125,7 @@ def _check_falloff(module: Module, linked: str | UserType, ranges: Mapping[str, 
     own, sigma = _check_values(lambda sigma, own, rng: value_of(sigma, own), furthest_of, ranges)
     _check_derivatives("value", value_of, {"sigma": sigma, "": own}, limits={"sigma": (0.0, np.inf)})
     _check_at_mean(value_of, np.zeros_like(sigma), own, place="sigma = 0", such_as="sqrt(max(sigma, 1e-12))")
-    return {"Falloff": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
+    return {"Falloff": linked}
 
 
 def _check_falloff2d(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _check_falloff2d(module: Module, linked: str | UserType, ranges: Mapping[str
     _check_derivatives("value", value_of, {**places, "": own})
     at_mean = np.zeros_like(places["d"]), places["conic"], own
     _check_at_mean(value_of, *at_mean, place="d = (0, 0)", such_as="sqrt(max(dot(d, d), 1e-12))")
-    return _linked(linked) | ({"EXTRAS": len(ranges)} if ranges else {})
+    return _linked(linked)
 
 
 def _linked(linked: str | UserType) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _check_falloff3d(module: Module, linked: str | UserType, ranges: Mapping[str
     _check_derivatives("value", value_of, {"ray": rays, "": own})
     centred = rays | {"point": np.zeros_like(rays["point"])}
     _check_at_mean(value_of, centred, own, place="point = (0, 0, 0)", such_as="sqrt(max(dot(point, point), 1e-12))")
-    return _ALONG_RAYS | _linked(linked) | ({"EXTRAS": len(ranges)} if ranges else {})
+    return _ALONG_RAYS | _linked(linked)
 
 
 def _check_splat_color(module: Module, linked: str | UserType, ranges: Mapping[str, Range]) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def _check_splat_color(module: Module, linked: str | UserType, ranges: Mapping[s
         slopes = gradients(color_of, np.ones((_SAMPLES, 3)), color, outside, own)
         if not _are_finite(color_of(color, outside, own), *slopes):
             raise SplatError(f"color or its derivative is not finite at |point| = {np.sqrt(sigma):g}; limit it")
-    return _ALONG_RAYS | {"Hits": linked} | ({"EXTRAS": len(ranges)} if ranges else {})
+    return _ALONG_RAYS | {"Hits": linked}
 
 
 def _random_numbers(ranges: Mapping[str, Range], rng: np.random.Generator) -> Inputs:

@@ -150,7 +150,7 @@ def user_type(module: ShaderModule | UserType, *interfaces: str) -> UserType:
     return UserType(name, module.text, _ADAPTERS.get(interface, ""))
 
 
-# By adapter, the interface that its type has when kernels are linked with it.
+# The interface that a type has when kernels are linked with it, by its adapter.
 _STORED = {"": "IStoredFalloff", "Falloff2DAdapter": "IStoredFalloff2D", "Falloff3DAdapter": "IStoredFalloff3D"}
 _STORED |= {"SplatColorHits": "IStoredColor"}
 

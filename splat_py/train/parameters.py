@@ -168,9 +168,6 @@ class Parameters:
         }
         if "sh" not in self.arrays:
             groups[FEATURES] = config.color_lr * faster, self.v_features
-        elif not in_shading:
-            harmonics = self.harmonics_step(config, step, status)
-            groups["sh"] = harmonics.settings.rate, self.v_features
         if self.v_weights is not None:
             groups[WEIGHTS] = config.color_lr * faster, self.v_weights
         adam = _ADAM.of_batch(config.photographs)
@@ -183,11 +180,11 @@ class Parameters:
             record_floats(recorder, "adam", self.arrays[name], **arguments)
 
         for name, (rate, gradients) in groups.items():
-            others: dict[str, Any] = {}
-            if name == "sh":
-                others = {"ROW": 3 * self.features.shape[1], "HEAD": 3}
-                others |= {"active": 3 * (config.degree_at(step) + 1) ** 2, "head_rate": harmonics.head_rate}
-            record(name, rate, gradients, **others)
+            record(name, rate, gradients)
+        if "sh" in self.arrays and not in_shading:
+            harmonics, active = self.harmonics_step(config, step, status), 3 * (config.degree_at(step) + 1) ** 2
+            others: dict[str, Any] = {"ROW": 3 * self.features.shape[1], "HEAD": 3, "head_rate": harmonics.head_rate}
+            record("sh", harmonics.settings.rate, self.v_features, active=active, **others)
         if v_extras is None:
             return
         params = list(config.parameters().values())

@@ -176,7 +176,7 @@ class PhotographGradients:
         )
 
     def more_of_means(self, camera: Camera, divisor: int) -> MoreOfMeans | None:
-        """What moves a splat on the image, beside its mean. The image is that of the camera with its sides divided."""
+        """Return the gradients that move a splat beside that of its mean, in the camera's image with its sides divided."""
         if self.options.with_rays:
             # The mean has no gradient, but the position has: a pixel is depth / focal length.
             fx, fy = float(camera.K[0, 0]), float(camera.K[1, 1])

@@ -173,7 +173,7 @@ def test_what_cameras_go_around_is_left_alone_for_a_page() -> None:
     assert walls > 1000
     kept, counts = cleaned(gaussians, circle(6))
     assert len(kept) == 1500 and counts["around the subject"] == sum(counts.values()) == walls
-    # From one side, and from all walls of an empty room.
+    # Cameras on one side, along all walls of an empty room, and panoramas crop nothing.
     empty = select(gaussians, np.arange(1500, len(gaussians)))
     panoramas = [replace(camera, model="equirectangular") for camera in circle(6)]
     for shown, cameras in ((gaussians, circle(6, 0.5)), (empty, circle(10)), (gaussians, panoramas)):

@@ -122,7 +122,7 @@ def test_a_fisheye_and_the_whole_sphere_see_a_mesh() -> None:
     ball = on(one(Sphere(0.8), 0.5, 0.5, 0.5), around(8, 40), 0.03)
     made = mesh(ball, cameras, resolution=32)
     np.testing.assert_allclose(np.linalg.norm(made.vertices - [0.1, 0, -0.1], axis=1), 0.8, atol=0.08)
-    # From the middle of a ball, all of it.
+    # A sphere seen from its middle.
     K = np.array([[64 / (2 * np.pi), 0, 32], [0, 32 / np.pi, 16], [0, 0, 1]])
     eyes = ((0.1, 0, -0.1), (0.3, 0.1, -0.1), (0, -0.1, 0.1))
     inside = [Camera.posed(np.array(eye), np.eye(3), 90, 64, 32) for eye in eyes]
