@@ -262,10 +262,12 @@ def mean_up(cameras: Sequence[Camera]) -> Float64Array:
 
 
 def best_covered(cameras: Sequence[Camera], points: ArrayLike) -> Camera:
-    """The camera with the most points [P, 3] around the middle of its picture: a first view of the scene."""
+    """The camera with the most points [P, 3] around the middle of its picture, each counted as often as others show it there: a
+    first view of the scene. What only one camera shows is least likely to be right."""
     world = np.asarray(points, dtype=np.float64)
     world = world[:: max(1, len(world) // _MOST_POINTS)]
-    return max(cameras, key=lambda camera: float(_centrality(camera, world)[0].sum()))
+    shown = sum(_centrality(camera, world)[0] for camera in cameras)
+    return max(cameras, key=lambda camera: float(_centrality(camera, world)[0] @ shown))
 
 
 def _centrality(camera: Camera, world: Float64Array) -> tuple[Float64Array, Float64Array]:

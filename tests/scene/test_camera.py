@@ -152,6 +152,9 @@ def test_an_orbit_begins_at_the_camera_that_sees_most() -> None:
     points = np.array([1.0, 2, 3]) + 0.1 * np.random.default_rng(0).normal(size=(50, 3))
     turned = [camera if i == 20 else camera.moved(np.array([0, 1.0, 0]), np.zeros(3)) for i, camera in enumerate(cameras)]
     assert best_covered(turned, points) is turned[20]
+    # A crowd that one camera alone shows does not make it the first.
+    crowd = turned[3].position + 5 * turned[3].forward + 0.01 * np.random.default_rng(1).normal(size=(200, 3))
+    assert best_covered([turned[3], *cameras[18:23]], np.concatenate([points, crowd])) in cameras[18:23]
     # Behind the middle, from that camera.
     first = orbit(cameras, 8, cameras[20].position + 10 * cameras[20].forward + np.zeros((5, 3)))[0]
     np.testing.assert_allclose(first.position, cameras[20].position, atol=1e-6)
