@@ -7,15 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-import cv2
 import numpy as np
 
 from splat_py.base.errors import SplatError
 from splat_py.gpu.device import Device
-from splat_py.scene.camera import directions_through, mean_up
 from splat_py.scene.colmap import read_observations
 from splat_py.scene.data_options import DataOptions
-from splat_py.scene.dataset import DEFAULT_MEMORY_LIMIT, Dataset, pixels_of_points, surface_pixels
+from splat_py.scene.dataset import DEFAULT_MEMORY_LIMIT, Dataset, pixels_of_points
 from splat_py.scene.images import ImageStore
 from splat_py.scene.partition import CELL_FILE
 from splat_py.train.checkpoint import initial_count
@@ -33,12 +31,10 @@ _DIVISORS, _SHORTEST, _PIXELS_A_STEP = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0,
 # A trial's photographs, steps to warm up and to time, pixels at first, and Gaussians a pixel; photographs grow until one
 # takes as many seconds as the last number.
 _VIEWS, _WARM, _TIMED, _PIXELS, _DENSITIES, _LONG = 3, 3, 3, 30_000, (1 / 3, 2.0), 0.1
-# Photographs that exposures and skies are measured from, pixels of each, points that two of them must share, and the standard
+# Photographs that exposures are measured from, pixels of each, points that two of them must share, and the standard
 # deviation in stops from which exposures are learnt (0.27 on fox: 31.3 → 31.8 dB after 600 steps at a twelfth, colours
 # matched).
 _SAMPLES, _SAMPLE_PIXELS, _FEWEST_POINTS, _STOPS = 24, 250_000, 20, 0.2
-# The share of pixels with sky from which it is learnt.
-_SKY = 0.02
 
 
 @dataclass(frozen=True)
@@ -76,23 +72,21 @@ def choose(
     looks = given & {"exposure", "ppisp", "bilateral_grid"}
     lenses = any(view.camera.distortion is not None for view in dataset.views)
     decided = given & {"environment", "random_background"} or (lenses and "undistort" in given)
-    seeks_sky = not decided and _can_have_sky(whole, config, dataset)
-    sample = sampled(whole) if seeks_sky or not looks else dataset
-    if not looks and (stops := exposure_spread(sample)) is not None and stops >= _STOPS:
+    if not looks and (stops := exposure_spread(sampled(whole))) is not None and stops >= _STOPS:
         config = replace(config, exposure=True)
         said.append(f"--exposure, because exposures differ by {stops:.1f} stops; --no-exposure leaves it out")
-    if seeks_sky and (share := sky_share(sample)) >= _SKY:
+    if not decided and _can_have_environment(whole, config, dataset):
         config, whole = replace(config, environment=True), replace(whole, undistort=whole.undistort or lenses)
         dataset = whole.load(0)
         how = "--environment" + " --undistort" * lenses
-        said.append(f"{how}, because {share:.0%} of what photographs show is sky; --no-environment leaves it out")
+        said.append(f"{how}, for the sky and what lies beyond the scene; --no-environment leaves it out")
     filters = not (given & {"filter_3d", "antialiased"} or config.has_surfels)
     filtered = replace(config, filter_3d=True, antialiased=True) if filters else config
     cost = measure(dataset, filtered, device, tell)
     initial, limit = initial_count(config, dataset), SECONDS[quality]
     for divisor in [1.0] if "downscale" in given else _divisors(dataset):
         scaled = _scaled(dataset, divisor)
-        pixels, coarsest = _pixels(scaled), largest_divisor(scaled)
+        pixels, coarsest = scaled.pixels, largest_divisor(scaled)
 
         def takes(steps: int, pixels: float = pixels, coarsest: int = coarsest) -> float:
             return cost.seconds(replace(config, steps=steps), pixels, initial, coarsest)
@@ -122,8 +116,8 @@ def shown_seconds(seconds: float) -> str:
 
 def measure(dataset: Dataset, config: TrainConfig, device: Device, tell: Callable[[int, int], None]) -> StepCost:
     """Time steps of short trials: at two sizes of photographs, and at the smaller one with more Gaussians."""
-    smaller, done = max(math.sqrt(_pixels(dataset) / _PIXELS), 2.0), 0
-    few, many = (math.ceil(density * _pixels(dataset) / smaller**2) for density in _DENSITIES)
+    smaller, done = max(math.sqrt(dataset.pixels / _PIXELS), 2.0), 0
+    few, many = (math.ceil(density * dataset.pixels / smaller**2) for density in _DENSITIES)
 
     def timed(divisor: float, count: int) -> tuple[float, float]:
         nonlocal done
@@ -147,7 +141,7 @@ def measure(dataset: Dataset, config: TrainConfig, device: Device, tell: Callabl
             seconds.append(time.monotonic() - began)
             done += 1
             tell(done, max(3 * (_WARM + _TIMED), done))
-        return _pixels(trial), float(np.median(seconds[_WARM:]))
+        return trial.pixels, float(np.median(seconds[_WARM:]))
 
     (pixels, base), (_, crowded) = timed(smaller, few), timed(smaller, many)
     divisor, largest, longest = smaller, pixels, base
@@ -163,7 +157,7 @@ def sampled(data: DataOptions) -> Dataset:
     dataset = replace(data, undistort=True).load(0)
     views = [dataset.views[view] for view in _spaced(dataset.train, _SAMPLES)]
     few = replace(dataset, views=views, train=list(range(len(views))), test=[])
-    few = _scaled(few, max(math.sqrt(_pixels(few) / _SAMPLE_PIXELS), 1.0))
+    few = _scaled(few, max(math.sqrt(few.pixels / _SAMPLE_PIXELS), 1.0))
     few.hold(DEFAULT_MEMORY_LIMIT)
     return few
 
@@ -193,27 +187,7 @@ def exposure_spread(sample: Dataset) -> float | None:
     return float(np.median(np.abs(differences), axis=0).max() / (0.6745 * math.sqrt(2))) if differences else None
 
 
-def sky_share(sample: Dataset) -> float:
-    """Return the mean share of the photographs' pixels that show sky: above the horizon, away from surfaces with points of the
-    capture, smooth, and blue or nearly white."""
-    up, shares = mean_up(sample.train_cameras), []
-    for view in range(len(sample)):
-        camera, image = sample.views[view].camera, sample.image(view)
-        v, u = np.mgrid[: camera.height, : camera.width]
-        red, green, blue = np.moveaxis(cv2.GaussianBlur(image[..., :3], (0, 0), 1.5).astype(int), -1, 0)
-        grey = cv2.cvtColor(image[..., :3], cv2.COLOR_RGB2GRAY).astype(np.float32)
-        deviations = np.sqrt(np.maximum(cv2.blur(grey * grey, (5, 5)) - cv2.blur(grey, (5, 5)) ** 2, 0))
-        pale = np.minimum(np.minimum(red, green), blue) > 235
-        azure = (blue > 90) & (blue > red + 15) & (blue >= green)
-        found = (directions_through(camera, u, v) @ up > 0) & (deviations < 8) & (pale | azure) & (image[..., 3] > 0)
-        # Points seldom reach the edges of pictures.
-        around = np.ones([max(camera.width, camera.height) // 10 | 1] * 2)
-        near = cv2.dilate(surface_pixels(camera, sample.points).astype(np.uint8), around)
-        shares.append((found & (near == 0)).mean())
-    return float(np.mean(shares))
-
-
-def _can_have_sky(data: DataOptions, config: TrainConfig, dataset: Dataset) -> bool:
+def _can_have_environment(data: DataOptions, config: TrainConfig, dataset: Dataset) -> bool:
     """True if an environment can be learnt, and shown by all that is made of the scene."""
     plain = config.splat == "Gaussian" and config.has_harmonics and config.camera in ("dataset", "pinhole")
     whole = data.cut_out is None and not any(view.has_alpha for view in dataset.views) and dataset.points is not None
@@ -242,10 +216,6 @@ def _fits(dataset: Dataset, config: TrainConfig, device: Device, max_memory: int
     except SplatError:
         return False
     return True
-
-
-def _pixels(dataset: Dataset) -> float:
-    return float(np.mean([camera.width * camera.height for camera in dataset.train_cameras]))
 
 
 def _spaced(views: list[int], count: int) -> list[int]:

@@ -80,6 +80,11 @@ class Dataset:
         return [self.views[view].camera for view in self.train]
 
     @property
+    def pixels(self) -> float:
+        """Pixels of a photograph to train on, in the mean."""
+        return float(np.mean([camera.width * camera.height for camera in self.train_cameras]))
+
+    @property
     def near(self) -> float:
         """Depth of the near plane, world units: gsplat's 0.01, or less if the scene is so small that 0.01 would hide it."""
         return min(NEAR, NEAR * self.scene_scale)

@@ -142,9 +142,7 @@ class Trainer(StepsInFlight):
         self._values: dict[int, LossValues] = {}
         self._interrupts = Interrupts()
         self._stopped_by = 0
-        cameras = self.dataset.train_cameras
-        pixels = float(np.mean([camera.width * camera.height for camera in cameras]))
-        self._budget = self.config.budget_of(pixels, given or initial_count(self.config, self.dataset))
+        self._budget = self.config.budget_of(self.dataset.pixels, given or initial_count(self.config, self.dataset))
         if given:
             # A resumed run does not know how many Gaussians it began with.
             self.config = replace(self.config, budget=self._budget)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import splat_py
-from splat_py import Camera
 from splat_py.commands import quality
-from splat_py.commands.quality import StepCost, choose, exposure_spread, measure, sampled, shown_seconds, sky_share
+from splat_py.commands.quality import StepCost, choose, exposure_spread, measure, sampled, shown_seconds
 from splat_py.demo.scene import write_demo_scene
 from splat_py.scene.data_options import DataOptions
 from splat_py.train.config import TrainConfig
@@ -117,30 +116,15 @@ def test_a_capture_that_does_not_say_what_photographs_show_has_no_known_exposure
     assert exposure_spread(sampled(DataOptions(capture))) is None
 
 
-@pytest.mark.parametrize("behind", ["blue", "overcast", "white wall with points", "grey wall", "nothing"])
-def test_the_sky_is_seen_above_the_horizon_where_no_points_are(
-    behind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Level cameras in front of a rough ground below z = 0.
-    cameras = [Camera.look_at((x, -6, 1), (x, 0, 1), (0, 0, 1), 60, 90, 60, f"{x}.png") for x in range(-4, 5)]
-    rng = np.random.default_rng(4)
-    points = rng.uniform((-9, 0, -2), (9, 4, 0.5), (60, 3))
-    if behind == "white wall with points":
-        x, z = np.meshgrid(np.linspace(-14, 14, 27), np.linspace(0, 6.7, 7))
-        points = np.concatenate([points, np.stack([x, np.full_like(x, 4), z], -1).reshape(-1, 3)])
-    write_colmap(tmp_path, cameras, "SIMPLE_RADIAL", [52.0, 45, 30, 0.01], points=points)
-    color = {"blue": (110, 150, 220), "overcast": (250, 250, 250), "grey wall": (150, 150, 150), "nothing": (0, 0, 0)}
-    for camera in cameras:
-        pixels = rng.integers(0, 255, (60, 90, 3), dtype=np.uint8)
-        pixels[:32] = color.get(behind, (250, 250, 250))
-        write_image(tmp_path / "images" / camera.name, pixels)
-    sky = behind in ("blue", "overcast")
-    share = sky_share(sampled(DataOptions(tmp_path)))
-    assert 0.2 < share < 0.5 if sky else share < 0.01
+def test_an_environment_is_learnt_where_surfaces_can_be_kept_opaque(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = np.random.default_rng(4).uniform((0, 1, 2), (2, 3, 4), (60, 3))
+    write_colmap(tmp_path, ring(), "SIMPLE_RADIAL", [52.0, 24, 16, 0.01], points=points)
     data, config, said = chosen(tmp_path, monkeypatch)
-    assert config.environment == data.undistort == sky == any("--environment --undistort, because" in line for line in said)
-    for given in ({"environment": False}, {"splat": "BetaKernel"}):
+    assert config.environment and data.undistort and any("--environment --undistort, for" in line for line in said)
+    for given in ({"environment": False}, {"splat": "BetaKernel"}, {"random_background": True}):
         assert not chosen(tmp_path, monkeypatch, **given)[1].environment
+    write_colmap(tmp_path / "no points", ring())
+    assert not chosen(tmp_path / "no points", monkeypatch)[1].environment
 
 
 def test_durations() -> None:
