@@ -33,8 +33,8 @@ _HUBER, _NORMAL = 1.5, 1.4826
 _NEUTRAL, _PRIOR = np.repeat([[1.0], [0.0]], 3, 1), 0.05 / np.repeat([0.3, 0.1], 3)
 # Damping at a level's beginning, and its factors after a step that is taken and one that is not.
 _DAMPING, _EASE, _TIGHTEN = 1e-3, 0.2, 10.0
-# A level ends after so many renders, or before a step that would lower the sum of squares by so small a share; the sum counts as
-# that of differences of two eight-bit steps at least.
+# A level ends after so many renders, or before a step that would lower the sum of squares by so small a share. The sum counts
+# as at least that of differences of two eight-bit steps.
 _MOST_RENDERS, _SMALL_GAIN, _LEAST_DIFFERENCE = 6, 1e-4, 2 / 255
 
 
