@@ -31,10 +31,11 @@ _HUBER, _NORMAL = 1.5, 1.4826
 # Gains and offsets that change nothing; and weights of a photograph's own, which are expected to deviate by 0.3 and 0.1, where
 # colours differ by 0.05.
 _NEUTRAL, _PRIOR = np.repeat([[1.0], [0.0]], 3, 1), 0.05 / np.repeat([0.3, 0.1], 3)
-# Damping at a level's beginning; its factors after a step that is taken and one that is not; and where a level ends.
-_DAMPING, _EASE, _TIGHTEN, _MOST_DAMPING = 1e-3, 0.2, 10.0, 1e4
-# A level ends after so many renders, or with a step of so small a relative gain.
-_MOST_RENDERS, _SMALL_GAIN = 6, 1e-3
+# Damping at a level's beginning, and its factors after a step that is taken and one that is not.
+_DAMPING, _EASE, _TIGHTEN = 1e-3, 0.2, 10.0
+# A level ends after so many renders, or before a step that would lower the sum of squares by so small a share. The sum counts
+# as at least that of differences of two eight-bit steps.
+_MOST_RENDERS, _SMALL_GAIN, _LEAST_DIFFERENCE = 6, 1e-4, 2 / 255
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,24 +211,26 @@ class _Level:
         """Take steps until they gain little, at most so many."""
         damping, residuals = _DAMPING, self._residuals(self.state, self._image)
         scale = _HUBER * max(_NORMAL * float(np.median(np.abs(residuals))), 1e-4)
-        while self.taken < steps and damping < _MOST_DAMPING:
+        least = 0.5 * 3 * self._weights.sum() * _LEAST_DIFFERENCE**2
+        while self.taken < steps:
             matrix = self._matrix()
             weighted = matrix * np.minimum(1, scale / np.maximum(np.abs(residuals), 1e-12))[:, None]
             normal = weighted.T @ matrix
             if not normal.diagonal().all():
                 raise SplatError("the camera sees nothing of the scene; start from a place nearer to the photograph's")
-            step = np.linalg.solve(normal + damping * np.diag(normal.diagonal()), -weighted.T @ residuals)
+            downhill = -weighted.T @ residuals
+            step = np.linalg.solve(normal + damping * np.diag(normal.diagonal()), downhill)
+            before = float(huber(scale, residuals).sum())
+            if 0.5 * downhill @ step < _SMALL_GAIN * max(before, least):
+                break
             moved = self.state.moved(step, self._scene)
             image, columns = self._render(moved)
             after = self._residuals(moved, image)
-            before, now = (float(huber(scale, each).sum()) for each in (residuals, after))
-            if now >= before:
+            if huber(scale, after).sum() >= before:
                 damping *= _TIGHTEN
                 continue
             self.state, self._image, self._columns, residuals = moved, image, columns, after
             damping *= _EASE
-            if before - now < _SMALL_GAIN * before:
-                break
 
     def quality(self) -> tuple[float, Floats]:
         """Return the root mean square of the differences, and the covariance of the camera's numbers."""
