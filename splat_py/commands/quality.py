@@ -188,7 +188,10 @@ def exposure_spread(sample: Dataset) -> float | None:
 
 
 def _can_have_environment(data: DataOptions, config: TrainConfig, dataset: Dataset) -> bool:
-    """True if an environment can be learnt, and shown by all that is made of the scene."""
+    """True if an environment can be learnt, and shown by all that is made of the scene. Fisheye photographs would lose their
+    edges, because it needs pinholes."""
+    if any(view.camera.distortion is not None and view.camera.distortion.fisheye for view in dataset.views):
+        return False
     plain = config.splat == "Gaussian" and config.has_harmonics and config.camera in ("dataset", "pinhole")
     whole = data.cut_out is None and not any(view.has_alpha for view in dataset.views) and dataset.points is not None
     return plain and whole and not config.random_background and not (data.data / CELL_FILE).exists()

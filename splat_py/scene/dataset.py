@@ -81,7 +81,7 @@ class Dataset:
 
     @property
     def pixels(self) -> float:
-        """Pixels of a photograph to train on, in the mean."""
+        """The mean number of pixels of the photographs to train on."""
         return float(np.mean([camera.width * camera.height for camera in self.train_cameras]))
 
     @property

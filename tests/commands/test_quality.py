@@ -124,7 +124,10 @@ def test_an_environment_is_learnt_where_surfaces_can_be_kept_opaque(tmp_path: Pa
     for given in ({"environment": False}, {"splat": "BetaKernel"}, {"random_background": True}):
         assert not chosen(tmp_path, monkeypatch, **given)[1].environment
     write_colmap(tmp_path / "no points", ring())
-    assert not chosen(tmp_path / "no points", monkeypatch)[1].environment
+    write_colmap(tmp_path / "fisheye", ring(), "OPENCV_FISHEYE", [40.0, 40, 24, 16, 0.01, 0, 0, 0], points=points)
+    for name in ("no points", "fisheye"):
+        data, config, _ = chosen(tmp_path / name, monkeypatch)
+        assert not config.environment and not data.undistort
 
 
 def test_durations() -> None:
