@@ -128,8 +128,8 @@ def fields_of(text: str, name: str) -> list[str]:
         names = re.findall(r"\w+", declared[2]) if declared else []
         if not declared or not _TAKEN.isdisjoint(names):
             raise SplatError(
-                f"{name} has the field {statement[:60]!r}; a field is a number of each Gaussian's own: write float, no value, and "
-                f"a name other than {', '.join(sorted(_TAKEN))}"
+                f"{name} has the field {statement[:60]!r}; a field is a number of each Gaussian's own: write float, no value, "
+                f"and a name other than {', '.join(sorted(_TAKEN))}"
             )
         if is_public and not declared[1]:
             raise SplatError(f"{name} is in a source with public parts, but its field {names[0]} is not; write public float")
