@@ -104,9 +104,10 @@ class CaptureModel:
             self.looks = Looks(device, kind, [cameras[view] for view in dataset.train], state)
         elif config.bilateral_grid:
             self.looks = BilateralGrids(device, count, state)
-        own = any(camera.params and camera.coefficients == camera.params for camera in dataset.train_cameras)
-        corrections = device, count, dataset.scene_scale, state, config.camera_param_lr if own else None
-        self.cameras = CameraRefinement(*corrections) if config.refine_cameras else None
+        params = dataset.train_cameras[0].params
+        numbers = len(params) if dataset.train_cameras[0].coefficients == params else 0
+        refinement = device, count, dataset.scene_scale, state, numbers, config.camera_param_lr
+        self.cameras = CameraRefinement(*refinement) if config.refine_cameras else None
         for view in dataset.views if config.environment else ():
             require_pinhole(view.camera)
         self.environment = LearntEnvironment(device, state) if config.environment else None

@@ -260,8 +260,8 @@ class LearntEnvironment(_Learnt):
 
 class CameraRefinement(_Learnt):
     """Corrections of each photograph's pose, and of the focal lengths, principal point and lens that all photographs share. A
-    checkpoint's `state` has "poses", [photographs, 6], "intrinsics", [7], and their moments. With `own_lr`, the initial rate of
-    the numbers of a user's camera, these are learnt in the place of a lens, and "intrinsics" is [15]."""
+    checkpoint's `state` has "poses", [photographs, 6], "intrinsics", [7], and their moments. If a user's camera has `numbers`,
+    these are learnt in the place of a lens, with the initial rate `numbers_lr`, and "intrinsics" is [15]."""
 
     _module = "refined_cameras"
 
@@ -271,11 +271,14 @@ class CameraRefinement(_Learnt):
         photographs: int,
         scene_scale: float,
         state: Mapping[str, NDArray] | None = None,
-        own_lr: float | None = None,
+        numbers: int = 0,
+        numbers_lr: float = 0.0,
     ) -> None:
-        self._scene_scale, self._lens_lr = scene_scale, _LENS_LR if own_lr is None else own_lr
-        intrinsics = np.zeros(LENS_CORRECTION if own_lr is None else OWN_CORRECTION, np.float32)
+        self._scene_scale, self._lens_lr = scene_scale, numbers_lr if numbers else _LENS_LR
+        intrinsics = np.zeros(OWN_CORRECTION if numbers else LENS_CORRECTION, np.float32)
         super().__init__(device, {POSES: np.zeros((photographs, POSE_CORRECTION), np.float32), INTRINSICS: intrinsics}, state)
+        # A damaged checkpoint may hold fewer.
+        self._numbers = min(numbers, self._arrays[INTRINSICS].size - 3)
 
     def record(self, recorder: Recorder, photograph: int, cameras: Cameras) -> Cameras:
         """Return the refined camera of a photograph; `cameras` is the captured one."""
@@ -316,4 +319,4 @@ class CameraRefinement(_Learnt):
         self._dispatch(recorder, "updateCamera", 1, **self._at(photograph, cameras), status=status, **rates, **adam, **v)
 
     def _at(self, photograph: int, cameras: Cameras) -> dict[str, Any]:
-        return {"photograph": photograph, "cameras": cameras, "corrections": self._arrays[INTRINSICS].size}
+        return {"photograph": photograph, "cameras": cameras, "numbers": self._numbers}
