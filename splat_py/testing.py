@@ -142,17 +142,17 @@ def _sampled(kind: Any, given: Value, path: str, rng: np.random.Generator) -> ND
 def camera_struct(camera: Camera) -> dict[str, NDArray[np.float32]]:
     """A camera as the struct `Camera` of the shaders (slang/splat/camera.slang): world → camera `rotation` [3, 3] and
     `translation` [3]; `focal` [2] and `principal` [2] in pixels; the lens's `radial` [3] k1 to k3, `radialMore` [3] k4 to k6,
-    `tangential` [2] and `thinPrism` [4], zeros without a lens."""
-    lens = camera.distortion
-    radial = lens.radial if lens else np.zeros(6)
+    `tangential` [2] and `thinPrism` [4], zeros without a lens; with a model of your own its `params`, in this order."""
+    coefficients = np.zeros(12)
+    coefficients[: len(camera.coefficients)] = camera.coefficients
     fields = {
         "rotation": camera.viewmat[:3, :3],
         "translation": camera.viewmat[:3, 3],
         "focal": np.diag(camera.K)[:2],
         "principal": camera.K[:2, 2],
-        "radial": radial[:3],
-        "radialMore": radial[3:],
-        "tangential": lens.tangential if lens else np.zeros(2),
-        "thinPrism": np.zeros(4),
+        "radial": coefficients[:3],
+        "radialMore": coefficients[3:6],
+        "tangential": coefficients[6:8],
+        "thinPrism": coefficients[8:],
     }
     return {name: np.asarray(value, np.float32) for name, value in fields.items()}

@@ -3,12 +3,14 @@
 import runpy
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from splat_py import Camera, shaders, testing
+from splat_py.gpu.kernels import UserType
 from splat_py.scene.camera import Distortion
 from splat_py.shaders import ShaderModule
 from splat_py.testing import slang  # noqa: F401, a fixture
@@ -106,7 +108,7 @@ def test_doubles_and_halves_are_called(mine: ShaderModule) -> None:
     np.testing.assert_array_equal(mine.squared([2.0, 3]), np.float16([4, 9]))
 
 
-def test_a_camera_with_a_lens() -> None:
+def test_a_camera_with_a_lens_and_one_with_numbers() -> None:
     lens = Camera(CAMERA.viewmat, CAMERA.K, 64, 48, distortion=Distortion((0.1, -0.02, 0.001, 0.002, 0.003)))
     point = np.array([0.3, 0.2, 0.1])
     projected = shaders.camera_model.projectThrough["OpenCVPinhole"]
@@ -118,3 +120,6 @@ def test_a_camera_with_a_lens() -> None:
     u = x * radial + 2 * p1 * x * y + p2 * (squared + 2 * x * x), y * radial + p1 * (squared + 2 * y * y) + 2 * p2 * x * y
     expected = (lens.K @ [*u, 1])[:2]
     np.testing.assert_allclose(projected(testing.camera_struct(lens), inside), expected, rtol=1e-5)
+    own = replace(CAMERA, model=UserType("Mine", ""), params=tuple(range(1, 12)))
+    numbers = testing.camera_struct(own)
+    assert [*numbers["radial"], *numbers["radialMore"], *numbers["tangential"], *numbers["thinPrism"]] == [*own.params, 0]

@@ -229,6 +229,8 @@ class Train(OnDevice):
             console.print(f"held-out views: PSNR {scores.psnr:.2f} dB{matched}, SSIM {scores.ssim:.4f}")
         console.print(f"scene, pictures and metrics are in {out}")
         run = RunFolder(out)
+        if numbers := run.metrics().get("camera_params"):
+            console.print(f"the camera's numbers are {' '.join(f'{number:.6g}' for number in numbers)}")
         is_outdated = not run.page.exists() or run.page.stat().st_mtime < run.scene.stat().st_mtime
         # The page's viewer draws no other splats.
         if is_outdated and run.record().config.splat in ("Gaussian", "Surfel"):

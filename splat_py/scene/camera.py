@@ -123,13 +123,15 @@ class Camera:
             raise SplatError(f"{label}: params are {shown(self.params)}; pass at most {_MOST_PARAMS} finite numbers")
 
     def _repr_html_(self) -> str:
+        model = self.model
+        own = None if isinstance(model, str | None) else f"{model.name} {self.coefficients}"
         rows = {
             "size": f"{self.width}×{self.height}",
             "focal lengths": f"{self.K[0, 0]:.5g}, {self.K[1, 1]:.5g} pixels",
             "principal point": f"{self.K[0, 2]:.5g}, {self.K[1, 2]:.5g}",
             "position": np.array2string(self.position, precision=4),
             "forward": np.array2string(self.forward, precision=4),
-            "lens": "pinhole" if self.distortion is None else self.distortion,
+            "lens": own or self.distortion or model or "pinhole",
         }
         return table(f"Camera {self.name}", rows)
 

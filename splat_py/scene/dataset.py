@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -57,11 +57,14 @@ class Dataset:
     scene_scale: float
     bounds: NDArray[np.float64]
     background: NDArray[np.float32]
-    _images: ImageStore = field(repr=False)
+    _images: ImageStore
     model: Path | None = None
 
     def __len__(self) -> int:
         return len(self.views)
+
+    def __repr__(self) -> str:
+        return f"Dataset({str(self.root)!r}, {len(self.train)} photographs to train on, {len(self.test)} held out)"
 
     def _repr_html_(self) -> str:
         camera = self.views[0].camera

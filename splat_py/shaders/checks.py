@@ -64,7 +64,7 @@ def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
         name = kind if isinstance(kind, str) else "the source" if kind.name.startswith("source_") else kind.name
         raise SplatError(f"{name} has no type that implements {', '.join(_CHECKS)}; declare one: struct Mine : IFalloff")
     fields = {interface: _fields_of(kinds[interface][1]) for interface in SPLAT_INTERFACES if interface in kinds}
-    unknown = sorted(set(ranges).difference(*fields.values())) if fields and "ICameraModel" not in kinds else []
+    unknown = [] if "ICameraModel" in kinds else sorted(set(ranges).difference(*fields.values()))
     for interface, (module, linked) in kinds.items():
         (check_type, kernels), name = _CHECKS[interface], linked if isinstance(linked, str) else linked.name
         text = "" if isinstance(linked, str) else linked.text
@@ -73,12 +73,12 @@ def check(kind: ShaderModule | UserType | str, **ranges: Range) -> None:
             raise SplatError(
                 f"{name} has {lost}, a scalar left of a vector, whose gradient Slang may lose; put the vector first"
             )
+        missing = [field for field in fields.get(interface, ()) if field not in ranges]
+        if missing or unknown:
+            wrong = f"{missing[0]}, which has no range" if missing else f"no {unknown[0]}, which has a range"
+            raise SplatError(f"{name} has {wrong}; give one for each field, such as beta=(0.5, 2.0)")
         given = ranges
         if interface in fields:
-            missing = [field for field in fields[interface] if field not in ranges]
-            if missing or unknown:
-                wrong = f"{missing[0]}, which has no range" if missing else f"no {unknown[0]}, which has a range"
-                raise SplatError(f"{name} has {wrong}; give one for each field, such as beta=(0.5, 2.0)")
             given = {field: ranges[field] for field in fields[interface]}
             if isinstance(linked, UserType):
                 (linked,) = with_numbers(tuple(given), linked)

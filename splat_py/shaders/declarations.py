@@ -80,7 +80,10 @@ def read_parameters(splat: str, built_in: bool, given: Sequence[str], rates: Seq
         raise SplatError(f"splat_params has {len(known)} parameters; a splat has {MOST_NUMBERS} at most")
     for name, rate in _numbers("splat_param_lrs", rates).items():
         if name not in known:
-            raise SplatError(f"splat_param_lrs has {name[:60]!r}; {splat} takes {', '.join(known) or 'none'}")
+            takes = f"{splat} takes {', '.join(known) or 'none'}"
+            raise SplatError(
+                f"splat_param_lrs has {name[:60]!r}; {takes if known or built_in else 'give its first value in splat_params'}"
+            )
         if not 0 <= rate <= 100:
             raise SplatError(f"splat_param_lrs is '{name}={rate:g}'; a learning rate lies between 0 and 100")
         known[name] = replace(known[name], rate=rate)
@@ -125,8 +128,8 @@ def fields_of(text: str, name: str) -> list[str]:
         names = re.findall(r"\w+", declared[2]) if declared else []
         if not declared or not _TAKEN.isdisjoint(names):
             raise SplatError(
-                f"{name} has the field {statement[:60]!r}; a field is a number of each Gaussian's own: write float and a name "
-                f"other than {', '.join(sorted(_TAKEN))}"
+                f"{name} has the field {statement[:60]!r}; a field is a number of each Gaussian's own: write float, no value, "
+                f"and a name other than {', '.join(sorted(_TAKEN))}"
             )
         if is_public and not declared[1]:
             raise SplatError(f"{name} is in a source with public parts, but its field {names[0]} is not; write public float")

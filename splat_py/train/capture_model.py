@@ -31,6 +31,7 @@ from splat_py.train.learnt_parts import (
     GRIDS,
     INTRINSICS,
     LENS_CORRECTION,
+    OWN_CORRECTION,
     POSE_CORRECTION,
     POSES,
     PPISP,
@@ -51,17 +52,19 @@ _CAPTURE = "splat_py.capture"
 
 
 def corrected(camera: Camera, pose: NDArray, shared: NDArray) -> Camera:
-    """Return a camera with the corrections of its pose [6] and of the shared intrinsics [7] applied (`correctCamera`)."""
+    """Return a camera with the corrections of its pose [6] and of the shared intrinsics [7 or 15] applied (`correctCamera`)."""
     K = camera.K.copy()
     K[(0, 1), (0, 1)] *= np.exp(shared[0])
     K[:2, 2] += shared[1:3] * (camera.width, camera.height)
-    lens = camera.distortion
-    if lens is not None:
+    lens, params = camera.distortion, camera.params
+    if len(shared) == OWN_CORRECTION:
+        params = tuple((params + shared[3 : 3 + len(params)]).tolist())
+    elif lens is not None:
         k = np.array(lens.coefficients)
         changed = 2 if lens.fisheye else 4
         k[:changed] += shared[3 : 3 + changed]
         lens = Distortion(tuple(k.tolist()), lens.fisheye)
-    return replace(camera.moved(pose[:3], pose[3:]), K=K, distortion=lens)
+    return replace(camera.moved(pose[:3], pose[3:]), K=K, distortion=lens, params=params)
 
 
 def cameras_of(dataset: Dataset, response: NDArray[np.float32] | None = None) -> list[int]:
@@ -101,7 +104,10 @@ class CaptureModel:
             self.looks = Looks(device, kind, [cameras[view] for view in dataset.train], state)
         elif config.bilateral_grid:
             self.looks = BilateralGrids(device, count, state)
-        self.cameras = CameraRefinement(device, count, dataset.scene_scale, state) if config.refine_cameras else None
+        params = dataset.train_cameras[0].params
+        numbers = len(params) if dataset.train_cameras[0].coefficients == params else 0
+        refinement = device, count, dataset.scene_scale, state, numbers, config.camera_param_lr
+        self.cameras = CameraRefinement(*refinement) if config.refine_cameras else None
         for view in dataset.views if config.environment else ():
             require_pinhole(view.camera)
         self.environment = LearntEnvironment(device, state) if config.environment else None
@@ -222,7 +228,8 @@ def capture_shapes(config: TrainConfig, layout: Layout) -> dict[str, tuple[int, 
         cameras = shape[0] if len(shape) == 2 else 0
         shapes[RESPONSE] = (cameras, SHARED) if 0 < cameras <= shapes[EXPOSURES][0] else (SHARED,)
     if config.refine_cameras:
-        shapes[INTRINSICS] = (LENS_CORRECTION,)
+        _, shape = layout[INTRINSICS]
+        shapes[INTRINSICS] = (OWN_CORRECTION if shape == (OWN_CORRECTION,) else LENS_CORRECTION,)
     if config.environment:
         shapes[ENVIRONMENT] = (COEFFICIENTS, 3)
     return {with_moment: shape for name, shape in shapes.items() for with_moment in with_moments(name)}

@@ -26,7 +26,8 @@ _RANGES: dict[str, Range] = {
     **dict.fromkeys(("steps", "sh_interval", "densify_every", "opacity_reset_every", "checkpoint_every"), (1, LARGEST)),
     **dict.fromkeys(("densify_start", "densify_stop", "coarse_stop"), (0, LARGEST)),
     **dict.fromkeys(
-        ("means_lr", "quats_lr", "scales_lr", "opacities_lr", "sh0_lr", "splat_param_lr", "color_lr"), (0.0, 100.0)
+        ("means_lr", "quats_lr", "scales_lr", "opacities_lr", "sh0_lr", "splat_param_lr", "camera_param_lr", "color_lr"),
+        (0.0, 100.0),
     ),
     **dict.fromkeys(("depth_lambda", "opacity_reg", "scale_reg", "grow_grad2d", "split_scale"), (0.0, 1e6)),
     **dict.fromkeys(("init_num_pts", "max_gaussians"), (1, _MOST_GAUSSIANS)),
@@ -78,8 +79,10 @@ class TrainConfig:
     # The camera model: the capture's own (dataset); pinhole, fisheye, ortho, equirectangular; or a Slang file with a type that
     # implements ICameraModel, which gets the coefficients of the capture's lenses, or camera_params.
     camera: str = "dataset"
-    # Numbers of a Slang file's camera, up to 12, the same for all photographs. Training does not change them.
+    # Numbers of a Slang file's camera, up to 12, the same for all photographs. They are learnt with --refine-cameras.
     camera_params: tuple[float, ...] = field(default=(), kw_only=True)
+    # Their initial learning rate. It falls to zero: a number moves by a fifth of steps times this at most.
+    camera_param_lr: float = field(default=1e-3, kw_only=True)
     # The type of view-dependent colour: SphericalHarmonics, SphericalGaussians, ColorNetwork, or a Slang file with a type that
     # implements IColor.
     color: str = "SphericalHarmonics"
@@ -165,7 +168,8 @@ class TrainConfig:
     # Learn a bilateral grid of each photograph (Wang et al. 2024): 16 x 16 x 8 affine maps of colours, by place and brightness,
     # for photographs whose parts were toned differently, by a phone or a program. In the place of `exposure`.
     bilateral_grid: bool = False
-    # Learn corrections of poses, focal length, principal point and lens (Lin et al. 2021), and write them to transforms.json.
+    # Learn corrections of poses, focal length, principal point and lens (Lin et al. 2021), and write them to transforms.json;
+    # and camera_params in the place of a lens, and write them to metrics.json.
     refine_cameras: bool = False
     # Learn a background behind all Gaussians, such as a sky, by direction (spherical harmonics of degree 3). Pages show it, and
     # exported files get it as far Gaussians.
@@ -206,11 +210,8 @@ class TrainConfig:
         self.parameters()
         if along_rays(self.splat_source) and self.antialiased:
             raise SplatError(f"splat {self.splat} is evaluated along rays, which antialiased does not reach; leave it out")
-        if self.camera_params:
-            if self.camera in CAMERA.names and not self.camera_source:
-                raise SplatError("camera_params are numbers of a camera of your own; name its Slang file or module with camera")
-            if self.refine_cameras:
-                raise SplatError("camera_params are fixed, and refine_cameras would learn a lens; leave out one")
+        if self.camera_params and self.camera in CAMERA.names and not self.camera_source:
+            raise SplatError("camera_params are numbers of a camera of your own; name its Slang file or module with camera")
         looks = [name for name in ("exposure", "ppisp", "bilateral_grid") if getattr(self, name)]
         if len(looks) > 1:
             raise SplatError(f"{looks[0]} and {looks[1]} exclude each other: both learn how bright a photograph is; choose one")

@@ -27,8 +27,8 @@ EXPOSURE: int = constant("splat/capture_model", "EXPOSURE")
 GRID: tuple[int, ...] = (*(constant("splat/bilateral_grid", name) for name in ("LEVELS", "ROWS", "COLUMNS")), EXPOSURE)
 # Coefficients of the environment per channel.
 COEFFICIENTS: int = constant("splat/capture_model", "ENVIRONMENT")
-POSE_CORRECTION, LENS_CORRECTION = (
-    int(constant("splat/capture_model", name)) for name in ("POSE_CORRECTION", "LENS_CORRECTION")
+POSE_CORRECTION, LENS_CORRECTION, OWN_CORRECTION = (
+    int(constant("splat/capture_model", f"{name}_CORRECTION")) for name in ("POSE", "LENS", "OWN")
 )
 # Threads of a workgroup, and pixels per workgroup in backward passes.
 _THREADS: int = constant("parallel/threads", "THREADS")
@@ -260,16 +260,25 @@ class LearntEnvironment(_Learnt):
 
 class CameraRefinement(_Learnt):
     """Corrections of each photograph's pose, and of the focal lengths, principal point and lens that all photographs share. A
-    checkpoint's `state` has "poses", [photographs, 6], "intrinsics", [7], and their moments."""
+    checkpoint's `state` has "poses", [photographs, 6], "intrinsics", [7], and their moments. If a user's camera has `numbers`,
+    these are learnt in the place of a lens, with the initial rate `numbers_lr`, and "intrinsics" is [15]."""
 
     _module = "refined_cameras"
 
     def __init__(
-        self, device: Device, photographs: int, scene_scale: float, state: Mapping[str, NDArray] | None = None
+        self,
+        device: Device,
+        photographs: int,
+        scene_scale: float,
+        state: Mapping[str, NDArray] | None = None,
+        numbers: int = 0,
+        numbers_lr: float = 0.0,
     ) -> None:
-        self._scene_scale = scene_scale
-        poses, intrinsics = np.zeros((photographs, POSE_CORRECTION), np.float32), np.zeros(LENS_CORRECTION, np.float32)
-        super().__init__(device, {POSES: poses, INTRINSICS: intrinsics}, state)
+        self._scene_scale, self._lens_lr = scene_scale, numbers_lr if numbers else _LENS_LR
+        intrinsics = np.zeros(OWN_CORRECTION if numbers else LENS_CORRECTION, np.float32)
+        super().__init__(device, {POSES: np.zeros((photographs, POSE_CORRECTION), np.float32), INTRINSICS: intrinsics}, state)
+        # A damaged checkpoint may hold fewer.
+        self._numbers = min(numbers, self._arrays[INTRINSICS].size - 3)
 
     def record(self, recorder: Recorder, photograph: int, cameras: Cameras) -> Cameras:
         """Return the refined camera of a photograph; `cameras` is the captured one."""
@@ -277,7 +286,7 @@ class CameraRefinement(_Learnt):
         viewmats, Ks = recorder.scratch(cameras.viewmats.shape), recorder.scratch(cameras.Ks.shape)
         lenses = None if cameras.lenses is None else recorder.scratch(cameras.lenses.shape)
         refined = replace(cameras, viewmats=viewmats, Ks=Ks, lenses=lenses)
-        self._dispatch(recorder, "refineCamera", 1, photograph=photograph, cameras=cameras, refined=refined)
+        self._dispatch(recorder, "refineCamera", 1, **self._at(photograph, cameras), refined=refined)
         return refined
 
     def record_update(
@@ -303,9 +312,11 @@ class CameraRefinement(_Learnt):
             "translation_rate": _TRANSLATION_LR * self._scene_scale * decay,
             "focal_rate": _FOCAL_LR * of_all,
             "principal_rate": _PRINCIPAL_LR * of_all,
-            "lens_rate": _LENS_LR * of_all,
+            "lens_rate": self._lens_lr * of_all,
         }
         adam = {"pose_settings": _ADAM_OF_PHOTOGRAPHS.settings(epoch), "intrinsic_settings": _ADAM.settings(step)}
         v = dict(zip(("v_projection", "v_shading"), v_cameras, strict=True))
-        camera = {"photograph": photograph, "cameras": cameras, "status": status}
-        self._dispatch(recorder, "updateCamera", 1, **camera, **rates, **adam, **v)
+        self._dispatch(recorder, "updateCamera", 1, **self._at(photograph, cameras), status=status, **rates, **adam, **v)
+
+    def _at(self, photograph: int, cameras: Cameras) -> dict[str, Any]:
+        return {"photograph": photograph, "cameras": cameras, "numbers": self._numbers}

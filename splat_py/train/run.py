@@ -249,6 +249,8 @@ def _fit(
     }
     if not first:
         metrics["processor_seconds"] = processors
+    if config.refine_cameras and config.camera_params:
+        metrics["camera_params"] = list(dataset.train_cameras[0].params)
     if trainer.removals:
         metrics["pruned"] = [vars(removal) for removal in trainer.removals]
     scores = None

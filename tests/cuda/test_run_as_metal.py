@@ -94,7 +94,7 @@ def test_as_metal(check: partial[None], cuda: CudaOnCpu, request: pytest.Fixture
         named(rest.exposures.test_gradients_of_a_picture_of_several_workgroups),
         named(rest.exposures.test_what_cameras_do_to_colours, 0.4),
         named(rest.bilateral_grids.test_pictures_gradients_and_steps, 41, 53),
-        *(named(rest.refinements.test_kernels, with_lens) for with_lens in (False, True)),
+        *(named(rest.refinements.test_kernels, kind) for kind in rest.refinements.USED),
         named(rest.environments.test_kernels),
         named(rest.environments.test_photographs_over_random_backgrounds),
         named(rest.test_adam.test_steps, 70, 48, 3),

@@ -61,7 +61,7 @@ AS_ON_VULKAN = [
     named(exposures.test_gradients_of_a_picture_of_several_workgroups),
     named(exposures.test_what_cameras_do_to_colours, 0.4),
     named(bilateral_grids.test_pictures_gradients_and_steps, 41, 53),
-    *(named(refinements.test_kernels, with_lens) for with_lens in (False, True)),
+    *(named(refinements.test_kernels, kind) for kind in refinements.USED),
     named(environments.test_kernels),
     named(environments.test_photographs_over_random_backgrounds),
     *(named(test_adam.test_steps, 70, row, head) for row, head in ((1, 0), (3, 3), (12, 3), (27, 3), (48, 3))),

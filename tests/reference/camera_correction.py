@@ -21,13 +21,12 @@ def rotation_of_vector(r: Array) -> Array:
 
 
 def correct(viewmat: Array, K: Array, lens: Array, size: tuple[int, int], pose: Array, intrinsics: Array) -> Array:
-    """One camera with pose corrections [B, 6] and corrections of intrinsics [B, 7] → [B, 28]."""
+    """One camera with pose corrections [B, 6] and corrections of intrinsics [B, 7], or [B, 15] of an own camera → [B, 28]."""
     turn = rotation_of_vector(pose[:, :3])
     moved = turn @ viewmat[:3]
     moved[:, :, 3] += pose[:, 3:]
     focal = K[(0, 1), (0, 1)] * np.exp(intrinsics[:, :1])
     principal = K[:2, 2] + intrinsics[:, 1:3] * np.array(size)
     bent = lens + np.zeros((len(pose), 1)) * intrinsics[:, :1]
-    bent[:, :2] += intrinsics[:, 3:5]
-    bent[:, 6:8] += intrinsics[:, 5:]
+    bent[:, [0, 1, 6, 7] if intrinsics.shape[1] == 7 else slice(None)] += intrinsics[:, 3:]
     return np.concatenate([moved.reshape(-1, 12), focal, principal, bent], 1)

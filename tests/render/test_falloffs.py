@@ -137,7 +137,7 @@ def test_fields() -> None:
     [
         (
             "float3 axis;",
-            "^Mine has the field 'float3 axis'; a field is a number of each Gaussian's own: write float and a name",
+            "^Mine has the field 'float3 axis'; a field is a number of each Gaussian's own: write float, no value, and a name",
         ),
         ("float numbers[3];", r"^Mine has the field 'float numbers\[3\]'"),
         ("float width = exp(0.0);", "^Mine has the field 'float width = exp"),

@@ -290,6 +290,10 @@ def test_training_names_the_fields_of_a_source(dataset: Dataset) -> None:
         ({"splat": "BetaKernel", "splat_params": ("b=x",)}, "splat_params is 'b=x'; write NAME=VALUE"),
         ({"splat": "BetaKernel", "splat_params": ("b=1", "b=2")}, "names 'b' twice"),
         ({"splat": "BetaKernel", "splat_param_lrs": ("beta=1",)}, "splat_param_lrs has 'beta'; BetaKernel takes b"),
+        (
+            {"splat": "Mine", "splat_source": "//", "splat_param_lrs": ("beta=1",)},
+            "splat_param_lrs has 'beta'; give its first value in splat_params",
+        ),
         ({"splat": "BetaKernel", "splat_param_lrs": ("b=-1",)}, "splat_param_lrs is 'b=-1'; a learning rate lies"),
         ({"splat": "GeneralizedExponential", "splat_params": ("beta=0",)}, "beta must lie between 0.2 and 8"),
         ({"splat_param_lr": -1.0}, "splat_param_lr is -1.0"),

@@ -158,6 +158,7 @@ BAD |= {
         "^Mine has no wide, which has a range; give one for each field",
         {"wide": (0.5, 2.0)},
     ),
+    "a range of a loss": (pixel_losses.OWN, "^TooBright has no scale, which has a range", {"scale": (0.5, 2.0)}),
     "a scalar left of a vector": (
         color("float3 f = features[0]; float w = weights[0];\n        return f + w * f;"),
         "^Mine has w \\* f in line 1[0-9], a scalar left of a vector, whose gradient Slang may lose; put the vector first$",

@@ -1,5 +1,6 @@
 import shutil
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from PIL import Image
 from plyfile import PlyData, PlyElement
 
 from splat_py import Camera, Dataset, load_dataset
+from splat_py.gpu.kernels import UserType
 from splat_py.scene import transforms
 from tests.refusals import refused
 from tests.scene.captures import (
@@ -189,11 +191,14 @@ def test_the_middle_of_every_eight_by_sorted_name_is_held_out(tmp_path: Path) ->
 def test_notebooks_show_counts_and_photographs(tmp_path: Path) -> None:
     write_transforms(tmp_path, ring(20))
     dataset = load_dataset(tmp_path)
+    assert repr(dataset) == f"Dataset({str(tmp_path)!r}, 18 photographs to train on, 2 held out)"
     page = dataset._repr_html_()
-    assert f"{len(dataset.train)} to train on, {len(dataset.test)} held out" in page
+    assert "18 to train on, 2 held out" in page
     assert page.count("<img") == 7
     assert "title='images/003.png'" in page
-    assert "Camera images/000.png" in dataset.views[0].camera._repr_html_()
+    camera = dataset.views[0].camera
+    assert "Camera images/000.png" in camera._repr_html_() and "<td>pinhole" in camera._repr_html_()
+    assert "<td>Mine (0.5, 2.0)" in replace(camera, model=UserType("Mine", ""), params=(0.5, 2.0))._repr_html_()
     # One photograph that cannot be read leaves the others.
     dataset = load_dataset(tmp_path, memory_limit_bytes=0)
     (tmp_path / "images" / "003.png").write_bytes(b"<b>")

@@ -125,5 +125,4 @@ def test_a_camera_of_ones_own_gets_its_numbers(dataset: Dataset) -> None:
         assert lenses is not None and lenses.numpy().tolist() == [[*config.camera_params, 0.0, 0.0]]
         assert camera_model(small) == CAMERA.own(zoom) and small.coefficients == config.camera_params
     refused("camera_params are numbers of a camera of your own", Trainer, dataset, config)
-    refused("camera_params are fixed", Trainer, dataset, replace(config, refine_cameras=True), camera=CAMERA.own(zoom))
     refused("pass at most 12 finite numbers", Trainer, dataset, replace(config, camera_params=(0.0,) * 13), camera=zoom)

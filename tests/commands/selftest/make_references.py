@@ -385,7 +385,9 @@ def cameras() -> Arrays:
     return camera_step(inputs.camera(), lens, train_cases.camera_state(), v_row, *numbers)
 
 
-def camera_step(camera: Camera, lens: Array, before: Any, v_row: Array, one: int, turn: int, step: int) -> Arrays:
+def camera_step(
+    camera: Camera, lens: Array, before: Any, v_row: Array, one: int, turn: int, step: int, lens_lr: float = 1e-4
+) -> Arrays:
     """A photograph's corrected camera, and the state after its `turn`-th step and the `step`-th of all, in the middle of a run.
     The scene's scale is 2."""
     state = {name: f64(values) for name, values in before.items()}
@@ -400,7 +402,7 @@ def camera_step(camera: Camera, lens: Array, before: Any, v_row: Array, one: int
     # Half of the run is done: a quarter of the first learning rates.
     rates = np.array([5e-3] * 3 + [1e-2] * 3) / 4
     learn(state, "poses", v_pose[0], turn, at=one, lr=rates, beta1=0.5, beta2=0.9)
-    rates = np.array([5e-4, 2e-4, 2e-4, 1e-4, 1e-4, 1e-4, 1e-4]) / 4
+    rates = np.array([5e-4, 2e-4, 2e-4, *[lens_lr] * (intrinsics.size - 3)]) / 4
     learn(state, "intrinsics", v_intrinsics[0], step, lr=rates)
     return {"viewmat": row[:12].reshape(3, 4), "K": K, "lens": row[16:], **state}
 
