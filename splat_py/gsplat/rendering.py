@@ -294,11 +294,13 @@ def _rasterization(
     batch_per_iter: int = 100,
     **added: Any,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Render by `_rasterization` of gsplat's own package. NotImplementedError for arguments that the installed one lacks."""
+    """Render by `_rasterization` of gsplat's own package, whose "distances" are depths. NotImplementedError for arguments that
+    the installed one lacks."""
     arguments = dict(locals())
-    _refuse_distances(render_mode)
     render = own_package("rendering")._rasterization
     known = signature(render).parameters
+    if "with_eval3d" not in known:
+        _refuse_distances(render_mode)
     for name, value in arguments.pop("added").items():
         if name in known:
             arguments[name] = value

@@ -1,6 +1,7 @@
 """`rasterization` against gsplat's own renderer in torch, and arguments of gsplat that are ignored or refused."""
 
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -128,6 +129,14 @@ def test_gsplats_own_renderer_takes_what_1_6_gives_it_and_runs_without_cuda_and_
             rendering._rasterization(**given, **{name: value})
     with pytest.raises(NotImplementedError, match="render_mode='Ed'"):
         rendering._rasterization(**given, render_mode="Ed")
+
+
+def test_1_6s_own_renderer_takes_modes_with_distances(monkeypatch: pytest.MonkeyPatch) -> None:
+    def newer(*, render_mode: str, with_eval3d: bool = False, **_: Any) -> str:
+        return render_mode
+
+    monkeypatch.setattr(rendering, "own_package", lambda _: SimpleNamespace(_rasterization=newer))
+    assert rendering._rasterization(**arguments(), render_mode="RGB-d") == "RGB-d"
 
 
 @pytest.mark.parametrize("shutter", [None, Shutter.GLOBAL, RollingShutterType.GLOBAL])
