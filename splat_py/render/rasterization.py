@@ -13,14 +13,14 @@ from torch import Tensor
 from splat_py import portable
 from splat_py.base.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
-from splat_py.gpu.autograd import forward_graph_break, graph_break
+from splat_py.gpu.autograd import forward_graph_break, graph_break, primal
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.tensors import check_shape, check_tensors
 from splat_py.render import checks
 from splat_py.render.cameras import camera_type, lens_coefficients, midway, shutter_of
 from splat_py.render.colors import COLORS, color_model
-from splat_py.render.meta import meta_of
+from splat_py.render.meta import Later, meta_of
 from splat_py.render.options import STOPS, Options, RenderMode, UnscentedTransform
 from splat_py.render.project import project
 from splat_py.render.rasterize import MAX_CHANNELS, rasterize
@@ -309,6 +309,11 @@ def rasterization(
     meta["colors"] = features.detach()
     if options.along_rays:
         del meta["conics"]
+        if with_ut:
+            # Of now: an optimiser changes parameters in place.
+            seen = means, quats, scales, viewmats, Ks, lenses, viewmats_rs
+            copies = [None if tensor is None else primal(tensor).clone() for tensor in seen]
+            meta["conics"] = Later(_unscented_conics, splats, options, width, height, device, *copies)
     if options.with_hits:
         images, normals, distances = images.split([images.shape[-1] - 4, 3, 1], -1)
         if return_normals:
@@ -321,6 +326,28 @@ def rasterization(
     if "E" in render_mode:
         images = torch.cat([images[..., :-1], images[..., -1:] / alphas.clamp(min=1e-10)], -1)
     return images, alphas, meta
+
+
+def _unscented_conics(
+    splats: ProjectedSplats,
+    options: Options,
+    width: int,
+    height: int,
+    device: Device,
+    means: Tensor,
+    quats: Tensor,
+    scales: Tensor,
+    viewmats: Tensor,
+    Ks: Tensor,
+    lenses: Tensor | None,
+    viewmats_rs: Tensor | None,
+) -> Tensor:
+    """Conics of the unscented transform that bounds splats along rays, [..., C, N, 3] or packed [nnz, 3]; 0 where culled."""
+    options = replace(options, primitive="Gaussian", falloff="GaussianFalloff", extras=0, packed=False, sparse_grad=False)
+    others: dict[str, Any] = {"device": device, "lenses": lenses, "viewmats_rs": viewmats_rs}
+    gaussians = means, quats, scales, torch.ones_like(means[..., 0])
+    projected = project(*gaussians, viewmats, Ks, width, height, options, **others)
+    return splats.gather(projected.conics, means.shape[-2], each_camera=True) * (splats.radii > 0).all(-1, keepdim=True)
 
 
 def by_distance(splats: ProjectedSplats, means: Tensor, viewmats: Tensor) -> ProjectedSplats:

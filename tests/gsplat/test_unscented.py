@@ -82,6 +82,26 @@ def test_stages_render_what_rasterization_does(name: str) -> None:
     torch.testing.assert_close(plain[0], expected[..., :3], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", CAMERAS)
+def test_conics_bound_gaussians_along_rays(name: str, packed: bool) -> None:
+    """They are those of the moment of the call, and have no gradient, as in gsplat."""
+    s, cameras = scene((2,) if name == "pinhole" else ()), dict(CAMERAS[name])
+    if name == "fisheye":
+        cameras["viewmats_rs"] = s.viewmats + 0.05 * torch.eye(4)[:, :1] * torch.eye(4)[3]
+    seen = s.viewmats, s.Ks, s.width, s.height
+    radii, *_, expected, _ = gsplat.fully_fused_projection_with_ut(s.means, s.quats, s.scales, s.opacities, *seen, **cameras)
+    gaussians, colors = (s.means, s.quats, s.scales, s.opacities), torch.rand(*s.means.shape)
+    *_, meta = gsplat.rasterization(*gaussians, colors, *seen, packed=packed, with_ut=True, with_eval3d=True, **cameras)
+    with torch.no_grad():
+        for tensor in (s.means, s.quats, s.scales, s.viewmats, s.Ks):
+            tensor.mul_(1.1)
+    shown = (radii > 0).all(-1)
+    assert 0 < shown.sum() < shown.numel() and not expected[~shown].any()
+    torch.testing.assert_close(meta["conics"], expected[shown] if packed else expected, rtol=1e-5, atol=1e-7)
+    assert not meta["conics"].requires_grad
+
+
 def test_rays_and_masks() -> None:
     s = scene()
     offsets, ids = lists_of(s)

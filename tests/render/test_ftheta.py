@@ -52,8 +52,21 @@ def parameters(gives_angles: bool, poly: Any = None, cde: Any = CDE, largest: fl
     return Parameters(kind, angle_to_pixeldist_poly=poly, max_angle=largest, linear_cde=cde)
 
 
+def extended(focal: Tensor, principal: Tensor, t: Tensor, lens: Tensor) -> Tensor:
+    """`ftheta`, which sees points beyond the largest angle at it."""
+    largest, radius = lens[6].detach(), t[:2].dot(t[:2]).clamp(min=1e-20).sqrt()
+    edge = torch.cat([t[:2] * (largest.sin() / radius), largest.cos()[None]])
+    return ftheta(focal, principal, torch.where(angle_of(t) > largest, edge, t), lens)
+
+
 def check(
-    how: str, gives_angles: bool, shutter: str | None = None, *, behind: bool = False, packed: bool | None = None
+    how: str,
+    gives_angles: bool,
+    shutter: str | None = None,
+    *,
+    behind: bool = False,
+    packed: bool | None = None,
+    largest: float = 2.4,
 ) -> None:
     """Compare colours, depths or hits, and gradients: `how` is jacobian, unscented or rays; `behind` orders by distance."""
     inputs, with_rays = scene(behind=behind), how == "rays"
@@ -63,7 +76,7 @@ def check(
     poly = torch.tensor(DISTANCES if gives_angles else ANGLES, requires_grad=True)
     leaves = inputs | {"poly_coeffs": poly, "cde_coeffs": torch.tensor(CDE, requires_grad=True)}
     twins = {name: tensor.detach().double().requires_grad_() for name, tensor in leaves.items()}
-    given = parameters(gives_angles, poly, leaves["cde_coeffs"])
+    given = parameters(gives_angles, poly, leaves["cde_coeffs"], largest)
     images, alphas, meta = rasterization(
         **inputs,
         width=WIDTH,
@@ -76,17 +89,18 @@ def check(
         packed=gives_angles if packed is None else packed,
         **options,
     )
-    ends = torch.tensor([2.4, gives_angles]).double(), torch.zeros(1).double()
+    ends = torch.tensor([largest, gives_angles]).double(), torch.zeros(1).double()
     lens = torch.cat([twins["poly_coeffs"], ends[0], twins["cde_coeffs"], ends[1]])
     twins["camera_params"] = lens.expand(CAMERAS, 12)
     gaussians = [twins[name] for name in ("means", "quats", "scales")]
     expected: list[Any] = []
 
     def seen(points: Tensor) -> Tensor:
-        return (angle_of(points) < 2.4) & (behind | (points[..., 2] > 0))
+        return angle_of(points) < largest
 
     for c in range(CAMERAS):
-        camera = camera_of(twins, c, "fisheye", shutter, ftheta)
+        held = how == "unscented" and shutter is None
+        camera = camera_of(twins, c, "fisheye", shutter, extended if held else ftheta)
         matrices = twins["viewmats"][c], twins["Ks"][c], WIDTH, HEIGHT
         points = torch.func.vmap(camera)(twins["means"])[1]
         depths = points.norm(dim=-1) if behind else points[:, 2]
@@ -108,7 +122,7 @@ def check(
             if how == "jacobian":
                 projected = project_by_jacobian(camera, twins["means"], covariances(twins["quats"], twins["scales"]))
             else:
-                projected = project_unscented(camera, *gaussians, WIDTH, HEIGHT, **FAR_REFERENCE, seen=seen)
+                projected = project_unscented(camera, *gaussians, WIDTH, HEIGHT, **FAR_REFERENCE, seen=seen, extended=held)
             projected = replace(projected, depths=depths)
             one = torch_rendering.render(
                 twins["means"],
@@ -141,6 +155,20 @@ def test_rolling_shutters(how: str, gives_angles: bool) -> None:
 def test_behind_the_camera(how: str, gives_angles: bool) -> None:
     """By distance, it sees more than 180 degrees."""
     check(how, gives_angles, behind=True)
+
+
+@pytest.mark.parametrize("gives_angles", [False, True])
+def test_sigma_points_beyond_the_largest_angle(gives_angles: bool) -> None:
+    """They are seen at it, unless all must be on the image."""
+    check("unscented", gives_angles, behind=not gives_angles, largest=0.9)
+    inputs = scene()
+    options = {"with_ut": True, "packed": False, "ut_params": replace(FAR, require_all_sigma_points_valid=True)}
+    _, _, meta = render(parameters(gives_angles, largest=0.9), **options)
+    _, _, found = render(parameters(gives_angles, largest=0.9), **options | {"ut_params": FAR})
+    all_seen, one_seen = ((of["radii"] > 0).all(-1) for of in (meta, found))
+    points = inputs["means"] @ inputs["viewmats"][:, :3, :3].mT + inputs["viewmats"][:, None, :3, 3]
+    assert (one_seen & ~all_seen).any() and not (all_seen & ~one_seen).any()
+    assert (one_seen & (angle_of(points) > 0.9)).any() and not (all_seen & (angle_of(points) > 0.9)).any()
 
 
 def render(given: Any, **changes: Any) -> Any:

@@ -124,13 +124,15 @@ def project_unscented(
     around: float | Tensor = 1e9,
     distances: bool = False,
     seen: Callable[[Tensor], Tensor] = lambda points: torch.ones_like(points[..., 0], dtype=torch.bool),
+    extended: bool = False,
 ) -> Projected:
     """Weighted means and covariances of seven points (Wan and van der Merwe 2000, eq. 15).
 
     Args:
         around: width in pixels of the whole horizon.
         distances: return distances as depths.
-        seen: True for points [..., 3] in camera space where the camera's function is defined, as at all seven it must be.
+        seen: True for points [..., 3] in camera space where the camera's function is defined, as at all seven it must be;
+            or with `extended` at one that is on the image.
     """
     lam = alpha**2 * (3 + kappa) - 3
     weight, first = 0.5 / (3 + lam), lam / (3 + lam)
@@ -148,4 +150,6 @@ def project_unscented(
     depths = points[:, 0].norm(dim=-1) if distances else points[:, 0, 2]
     size = torch.tensor([width, height])
     inside = ((pixels >= -margin * size) & (pixels < (1 + margin) * size)).all(-1)
+    if extended:
+        return Projected(middle, sharp, depths, (inside & seen(points)).any(1))
     return Projected(middle, sharp, depths, (inside.all(1) if require_all else inside.any(1)) & seen(points).all(1))
