@@ -5,8 +5,9 @@ OLDEST := .venv/slangpy-0.42.0
 # free what compilers keep: in one pair of processes, each would need 7 GB.
 EMULATED := tests/metal tests/cuda tests/webgpu tests/volume
 COMPILED := tests/shaders tests/commands/selftest
-# With the oldest SlangPy: functions of Slang, every kernel (the self-test), and the stages' gradients.
-WITH_OLDEST = tests/shaders tests/commands/selftest tests/render/test_stage_gradients.py
+# With the oldest SlangPy: every kernel (the self-test), the stages' gradients, and loading functions and kernels of one's own.
+WITH_OLDEST = tests/commands/selftest tests/render/test_stage_gradients.py tests/shaders/test_interface.py \
+	tests/shaders/test_own_kernels.py
 # The tests that tests/long.txt does not name.
 CHOSEN = -m "not long"
 
@@ -33,7 +34,7 @@ check: lint ## ruff, mypy, one test of each kernel and public function, a traini
 	@echo "==> pytest, the tests in tests/check.txt"
 	@$(PYTHON) -m pytest -q -n 2 @tests/check.txt
 
-test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and the tests, shader tests also with the oldest SlangPy: half an hour
+test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and the tests, each kernel also with the oldest SlangPy: half an hour
 	@echo "==> pytest"
 	@failed=0; for part in "$(EMULATED)" "$(COMPILED)" "$(addprefix --ignore=,$(EMULATED) $(COMPILED))"; do \
 	$(PYTHON) -m pytest -q -n 2 $(CHOSEN) $$part || failed=1; done; [ $$failed = 0 ]
@@ -41,7 +42,7 @@ test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and the test
 	PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q -n 2 $(CHOSEN) -k "not waves_of_other_sizes and not test_operator" $(WITH_OLDEST); fi
 
 full: CHOSEN =
-full: WITH_OLDEST += tests/portable tests/gpu/test_sessions.py tests/train/test_training.py \
+full: WITH_OLDEST += tests/shaders tests/portable tests/gpu/test_sessions.py tests/train/test_training.py \
 	tests/image/test_differentiable.py tests/volume/test_march.py $(patsubst %,tests/render/test_%.py,accumulation camera_gradients \
 	camera_models cameras colors eval3d falloffs falloffs2d falloffs3d ftheta lenses rasterization surfels)
 full: test ## also the tests in tests/long.txt: further combinations, notebooks, repeated kills; an hour

@@ -3,7 +3,9 @@
 import getpass
 import json
 import platform
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -23,16 +25,17 @@ from tests.emulation.kernels import declared
 FEW = ("prefix sum", "radix sort", "shade, degree 1")
 
 
-@pytest.fixture(scope="module")
-def everything() -> tuple[list[Outcome], set[tuple[str, str]]]:
-    """All outcomes on this machine's device, and the kernels that ran. Cases may only use the device they are given."""
+def run_part(part: int) -> tuple[list[Outcome], set[tuple[str, str]]]:
+    """Outcomes of every second case on this machine's device, and the kernels that ran. Cases may only use the device they are
+    given."""
     used: set[tuple[str, str]] = set()
     get = KernelCache.get
 
     def refuse(name: str | None = None) -> devices.Adapter:
         raise AssertionError("a case chooses a device")
 
-    device = get_device()
+    test = SelfTest(get_device())
+    test.cases = test.cases[part::2]
 
     def noticed(self: KernelCache, module: str, entry: str, **constants: object) -> object:
         used.add((module, entry))
@@ -41,7 +44,15 @@ def everything() -> tuple[list[Outcome], set[tuple[str, str]]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(KernelCache, "get", noticed)
         patch.setattr(devices, "choose", refuse)
-        return list(SelfTest(device).run()), used
+        return list(test.run()), used
+
+
+@pytest.fixture(scope="module")
+def everything() -> tuple[list[Outcome], set[tuple[str, str]]]:
+    """All outcomes, and the kernels that ran; in two processes, because the compiler takes minutes in one."""
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        (outcomes, used), (more, others) = pool.map(run_part, (0, 1))
+    return outcomes + more, used | others
 
 
 def test_passes_here(everything: tuple[list[Outcome], set[tuple[str, str]]]) -> None:
