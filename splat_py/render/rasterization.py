@@ -310,10 +310,10 @@ def rasterization(
     if options.along_rays:
         del meta["conics"]
         if with_ut:
-            # Of now: an optimiser changes parameters in place.
+            # An optimiser may change the tensors in place before conics are read.
             seen = means, quats, scales, viewmats, Ks, lenses, viewmats_rs
             copies = [None if tensor is None else primal(tensor).clone() for tensor in seen]
-            meta["conics"] = Later(_unscented_conics, splats, options, width, height, device, *copies)
+            meta["conics"] = Later(_unscented_conics, splats, options, copies, width, height, device)
     if options.with_hits:
         images, normals, distances = images.split([images.shape[-1] - 4, 3, 1], -1)
         if return_normals:
@@ -329,21 +329,11 @@ def rasterization(
 
 
 def _unscented_conics(
-    splats: ProjectedSplats,
-    options: Options,
-    width: int,
-    height: int,
-    device: Device,
-    means: Tensor,
-    quats: Tensor,
-    scales: Tensor,
-    viewmats: Tensor,
-    Ks: Tensor,
-    lenses: Tensor | None,
-    viewmats_rs: Tensor | None,
+    splats: ProjectedSplats, options: Options, seen: list[Any], width: int, height: int, device: Device
 ) -> Tensor:
     """Conics of the unscented transform that bounds splats along rays, [..., C, N, 3] or packed [nnz, 3]; 0 where culled."""
     options = replace(options, primitive="Gaussian", falloff="GaussianFalloff", extras=0, packed=False, sparse_grad=False)
+    means, quats, scales, viewmats, Ks, lenses, viewmats_rs = seen
     others: dict[str, Any] = {"device": device, "lenses": lenses, "viewmats_rs": viewmats_rs}
     gaussians = means, quats, scales, torch.ones_like(means[..., 0])
     projected = project(*gaussians, viewmats, Ks, width, height, options, **others)

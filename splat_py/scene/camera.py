@@ -268,8 +268,8 @@ def best_covered(cameras: Sequence[Camera], points: ArrayLike) -> Camera:
     first view of the scene. What only one camera shows is least likely to be right."""
     world = np.asarray(points, dtype=np.float64)
     world = world[:: max(1, len(world) // _MOST_POINTS)]
-    shown = sum(_centrality(camera, world)[0] for camera in cameras)
-    return max(cameras, key=lambda camera: float(_centrality(camera, world)[0] @ shown))
+    central = np.stack([_centrality(camera, world)[0].astype(np.float32) for camera in cameras])
+    return cameras[int(np.argmax(central @ central.sum(0)))]
 
 
 def _centrality(camera: Camera, world: Float64Array) -> tuple[Float64Array, Float64Array]:

@@ -104,8 +104,8 @@ class CaptureModel:
             self.looks = Looks(device, kind, [cameras[view] for view in dataset.train], state)
         elif config.bilateral_grid:
             self.looks = BilateralGrids(device, count, state)
-        params = dataset.train_cameras[0].params
-        numbers = len(params) if dataset.train_cameras[0].coefficients == params else 0
+        seen = dataset.train_cameras[0]
+        numbers = len(seen.params) if seen.coefficients == seen.params else 0
         refinement = device, count, dataset.scene_scale, state, numbers, config.camera_param_lr
         self.cameras = CameraRefinement(*refinement) if config.refine_cameras else None
         for view in dataset.views if config.environment else ():
