@@ -1,5 +1,6 @@
 """Radiance fields on the device: rays through them, in the kernels slang/kernels/volume*.slang."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -227,18 +228,31 @@ class DeviceField(ABC):
         march: March,
         rays: Rays,
         background: Array,
+        image: RayImage,
         d_rays: Rays,
         d_background: Array,
-        d_field: Array,
+        d_field: Array | None,
         d_image: RayImage,
     ) -> None:
-        """March again and write tangents to `d_image`, given those of rays, background and the field, all [directions, …];
-        d_field [directions, floats] is in the order of a gradient."""
+        """Write the tangents of `image` to `d_image`, given those of rays, background and the field, all [directions, …].
+
+        Args:
+            image: the result of `record_forward`.
+            d_field: [directions, floats] in the order of a gradient, or None for a field that stays as it is.
+        """
         recorder.stage("tangents")
-        work = {"rays": rays, "background": background, "image": d_image, "first_ray": 0}
-        work |= {"d_rays": d_rays, "d_background": d_background, "d_field": d_field, "field_floats": d_field.shape[-1]}
-        for direction in range(d_background.size // 3):
-            self._dispatch(recorder, "volumeTangents", linear_groups(rays.slots), march, tangent_index=direction, **work)
+        directions = d_background.size // 3
+        work = {"rays": rays, "background": background, "image": image, "first_ray": 0}
+        work |= {"d_rays": d_rays, "d_background": d_background, "d_image": d_image, "directions": directions}
+        groups = linear_groups(rays.slots)
+        if d_field is None and directions > 1:
+            self._dispatch(recorder, "volumeRayTangents", groups, march, **work)
+            return
+        if d_field is None:
+            d_field = self.device.memory.zeros((1, math.prod(self._gradient_shape)))
+        work |= {"d_field": d_field, "field_floats": d_field.shape[-1]}
+        for direction in range(directions):
+            self._dispatch(recorder, "volumeTangents", groups, march, tangent_index=direction, **work)
 
     def record_training(
         self,
@@ -320,7 +334,7 @@ class DeviceField(ABC):
             arguments |= {"samples": None, **arguments, "REPLICAS": self.replicas, "CPU_DRIVER": True}
         else:
             arguments |= {"v_field_bits": v_field and v_field.as_uint32, "NATIVE_ATOMICS": self.device.native_float_atomics}
-        arguments = {"d_field": None, "field_floats": 0, "tangent_index": 0, **arguments}
+        arguments = {"d_field": None, "field_floats": 0, "tangent_index": 0, "directions": 0, **arguments}
         # A network output of 0 is a thin fog, of optical depth 1 along the longest side.
         unit_density = 1 / float(march.box.sides.max())
         arguments |= {"sampling": march, "size": self.size, "table_size": self.table_size, "unit_density": unit_density}

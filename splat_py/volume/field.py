@@ -226,27 +226,30 @@ class _Render(Stage):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         save_state(ctx, output[-1], *inputs[4:])
+        ctx.set_materialize_grads(False)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        (volume, march, rays, behind, _, _), (_, *tensors) = load_state(ctx), ctx.saved_tensors
+        (volume, march, rays, behind, image, _), (_, *tensors) = load_state(ctx), ctx.saved_tensors
 
         def push(directions: tuple[int, ...], given: list[Any]) -> tuple[Tensor, ...]:
             array, d_image = volume.device.memory.array, RayImage.empty(volume.device, *directions, rays.count)
             rays_o, rays_d, background = (array(tensor.contiguous()) for tensor in given[:3])
-            field = array(torch.cat([part.flatten(len(directions)).float() for part in given[3:]], -1))
+            parts = [part.flatten(len(directions)).float() for part in given[3:] if part is not None]
+            field = array(torch.cat(parts, -1)) if parts else None
             with volume.device.recording() as recorder:
-                volume.record_tangents(recorder, march, rays, behind, Rays(rays_o, rays_d), background, field, d_image)
+                volume.record_tangents(recorder, march, rays, behind, image, Rays(rays_o, rays_d), background, field, d_image)
             return d_image.tensors(given[0])
 
-        return *Tangents.of(push, tensors, tangents[4:]), None
+        return *Tangents.of(push, tensors, tangents[4:], range(3, len(tensors))), None
 
     @staticmethod
     @first_derivative
-    def backward(ctx: Any, *v_results: Tensor) -> tuple[Tensor | None, ...]:
-        v_results = v_results[:3]
+    def backward(ctx: Any, *v_given: Tensor | None) -> tuple[Tensor | None, ...]:
         volume, march, rays, behind, image, dtypes = load_state(ctx)
-        device = volume.device
+        device, like = volume.device, ctx.saved_tensors[1]
+        shapes = (rays.count, 3), (rays.count,), (rays.count,)
+        v_results = [like.new_zeros(shape) if v is None else v for v, shape in zip(v_given, shapes, strict=False)]
         v_image = RayImage(*(device.memory.array(v.contiguous()) for v in v_results))
         wanted = ctx.needs_input_grad[4:]
         v_parameters: list[Tensor | None] = [None] * len(dtypes)
@@ -258,8 +261,8 @@ class _Render(Stage):
             with device.recording() as recorder:
                 recorder.clear(gradients)
                 volume.record_backward(recorder, march, rays, behind, image, v_image, gradients, v_rays=v_rays)
-            sums = volume.parts(as_tensor(gradients, v_results[0]).sum(0))
+            sums = volume.parts(as_tensor(gradients, like).sum(0))
             v_parameters = [part.to(dtype) for part, dtype in zip(sums, dtypes, strict=True)]
-        v_ends = [as_tensor(v, v_results[0]) for v in (v_rays.origins, v_rays.directions)] if v_rays else [None, None]
-        v_background = (v_results[0] * as_tensor(image.transmittances, v_results[0])[:, None]).sum(0) if wanted[2] else None
+        v_ends = [as_tensor(v, like) for v in (v_rays.origins, v_rays.directions)] if v_rays else [None, None]
+        v_background = (v_results[0] * as_tensor(image.transmittances, like)[:, None]).sum(0) if wanted[2] else None
         return None, None, None, None, *v_ends, v_background, *v_parameters

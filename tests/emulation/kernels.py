@@ -255,7 +255,9 @@ def _record_march(recorder: Recorder, volume: DeviceField, march: March, *gradie
     """Record a march, and with gradients of rays its tangents and a replay for each of them."""
     volume.record_forward(recorder, march, RAYS, empty(3), IMAGE)
     if gradients:
-        volume.record_tangents(recorder, march, RAYS, empty(3), RAYS, empty((1, 3)), empty((1, 8)), IMAGE)
+        for directions, d_field in ((1, empty((1, 8))), (2, None)):
+            d_background = empty((directions, 3))
+            volume.record_tangents(recorder, march, RAYS, empty(3), IMAGE, RAYS, d_background, d_field, IMAGE)
     for v_rays in gradients:
         volume.record_backward(recorder, march, RAYS, empty(3), IMAGE, IMAGE, volume.empty_gradients(), v_rays=v_rays)
 

@@ -91,15 +91,21 @@ def render_and_replay(
 def check_tangents(
     function: Callable[..., Sequence[Tensor]], leaves: Sequence[Tensor], v: Sequence[Tensor], gradients: Sequence[Tensor]
 ) -> None:
-    """⟨J d, v⟩ = ⟨d, Jᵀ v⟩ for each input; d has the gradient's signs, so that nothing cancels."""
+    """⟨J d, v⟩ = ⟨d, Jᵀ v⟩ for each input, in one direction and in two at once; d has the gradient's signs, so that nothing
+    cancels."""
     inputs = tuple(leaf.detach() for leaf in leaves)
     for i, gradient in enumerate(gradients):
-        size = torch.rand(gradient.shape, generator=torch.Generator().manual_seed(i)) + 0.5
-        d = (size * gradient.sign()).to(gradient.dtype)
-        _, tangents = torch.func.jvp(lambda x, i=i: function(*inputs[:i], x, *inputs[i + 1 :]), (inputs[i],), (d,))
-        found = sum((t.double() * w.double()).sum() for t, w in zip(tangents, v, strict=True))
+
+        def push(d: Tensor, i: int = i) -> tuple[Tensor, ...]:
+            return torch.func.jvp(lambda x: tuple(function(*inputs[:i], x, *inputs[i + 1 :])), (inputs[i],), (d,))[1]
+
+        sizes = torch.rand((2, *gradient.shape), generator=torch.Generator().manual_seed(i)) + 0.5
+        d = (sizes * gradient.sign()).to(gradient.dtype)
         rtol = 1e-3 if gradient.dtype == torch.float16 else 1e-5
-        torch.testing.assert_close(found, (d.double() * gradient.double()).sum(), rtol=rtol, atol=1e-6)
+        for directions, tangents in ((d, torch.func.vmap(push)(d)), (d[:1], [t[None] for t in push(d[0])])):
+            found = sum((t.double() * w).flatten(1).sum(1) for t, w in zip(tangents, v, strict=True))
+            wanted = (directions.double() * gradient).flatten(1).sum(1)
+            torch.testing.assert_close(found, wanted, rtol=rtol, atol=1e-6)
 
 
 def adjoints(count: int) -> tuple[Array, Array, Array]:
