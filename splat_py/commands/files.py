@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from splat_py.base.errors import SplatError
+from splat_py.base.errors import NoDeviceError, SplatError
 from splat_py.commands.terminal import OnDevice, console, explicit_options, print_error, print_losses, track
 from splat_py.scene.sources import (
     ENDINGS,
@@ -38,7 +38,7 @@ _DEMO = Path("runs/demo/run")
 
 
 @dataclass
-class Export:
+class Export(OnDevice):
     """Write a scene to a file for other viewers, or to a web page that contains a viewer.
 
     SCENE is a file, or a run's folder, whose last checkpoint is exported. The ending of OUT selects the format: .ply or .glb;
@@ -139,7 +139,8 @@ class Export:
             else:
                 how["cameras"] = [view.camera for view in dataset.views]
                 if self.clean:
-                    gaussians = _cleaned(gaussians, how["cameras"], shlex.join(["splat", "export", str(scene), str(out)]))
+                    command = shlex.join(["splat", "export", str(scene), str(out)])
+                    gaussians = _cleaned(gaussians, dataset.train_cameras, command, self.device)
         with console.status(f"writing {out}"):
             losses = write_viewer(out, gaussians, **how) if is_page else gaussians.save(out, self.spz_version)
         print_losses(out, losses)
@@ -157,12 +158,15 @@ class Export:
         return gaussians
 
 
-def _cleaned(gaussians: "Gaussians", cameras: "list[Camera]", command: str) -> "Gaussians":
+def _cleaned(gaussians: "Gaussians", cameras: "list[Camera]", command: str, device: str | None) -> "Gaussians":
     """The scene of a page without what only disturbs there, with a sentence that says so."""
-    from splat_py.scene.editing import cleaned
+    from splat_py.render.floaters import cleaned
 
-    with console.status("cleaning the page"):
-        gaussians, counts = cleaned(gaussians, cameras)
+    try:
+        gaussians, counts = cleaned(gaussians, cameras, lambda each: track(each, "cleaning"), device)
+    except NoDeviceError as error:
+        print_error(f"the page is not cleaned: {error}")
+        return gaussians
     if removed := ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count):
         console.print(f"left out of the page: {removed}; `{command} --no-clean` keeps them")
     return gaussians
@@ -227,8 +231,8 @@ class Edit(OnDevice):
     masks: Path | None = None
     # Keep what the cameras of --data look at: the sphere around the point that they look at which fits into their pictures.
     keep_subject: bool = False
-    # Remove faint, huge and isolated Gaussians, by the three thresholds below. With --data, also remove what only one camera
-    # or none sees, and what floats in front of one.
+    # Remove faint, huge and isolated Gaussians, by the three thresholds below. With --data, also remove what only one
+    # photograph or none shows, and what floats in front of a camera.
     remove_floaters: bool = False
     # A run's folder or a capture, with the photographs and cameras for --keep-object, --remove-object, --keep-subject and
     # --remove-floaters.
@@ -313,8 +317,11 @@ class Edit(OnDevice):
             place = " ".join(f"{x:.4g}" for x in (*center, radius))
             console.print(f"the subject: --crop-sphere {place} ({len(gaussians):,} Gaussians)")
         if self.remove_floaters:
-            floaters = editing.Floaters(self.faint, self.huge, self.isolated)
-            gaussians, counts = editing.remove_floaters(gaussians, floaters, track(cameras, "cameras") if cameras else ())
+            from splat_py.render.floaters import Floaters, remove_floaters
+
+            floaters = Floaters(self.faint, self.huge, self.isolated)
+            shown = track(cameras, "cameras") if cameras else ()
+            gaussians, counts = remove_floaters(gaussians, floaters, shown, self.device)
             console.print("removed: " + ", ".join(f"{count:,} {kind}" for kind, count in counts.items()))
         if self.sh_degree is not None:
             gaussians = editing.keep_degree(gaussians, self.sh_degree)

@@ -234,7 +234,7 @@ class Train(OnDevice):
         is_outdated = not run.page.exists() or run.page.stat().st_mtime < run.scene.stat().st_mtime
         # The page's viewer draws no other splats.
         if is_outdated and run.record().config.splat in ("Gaussian", "Surfel"):
-            Export(run.root, run.page).run()
+            Export(scene=run.root, out=run.page, device=self.device).run()
 
 
 def _folder_of(data: Path, resume: bool) -> Path:
