@@ -232,7 +232,7 @@ class Edit(OnDevice):
     # Keep what the cameras of --data look at: the sphere around the point that they look at which fits into their pictures.
     keep_subject: bool = False
     # Remove faint, huge and isolated Gaussians, by the three thresholds below. With --data, also remove what only one
-    # photograph or none shows, and what floats in front of a camera.
+    # camera or none sees, what floats in front of one, and smears that a single photograph shows.
     remove_floaters: bool = False
     # A run's folder or a capture, with the photographs and cameras for --keep-object, --remove-object, --keep-subject and
     # --remove-floaters.

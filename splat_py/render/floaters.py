@@ -1,8 +1,7 @@
-"""Floaters of a scene: faint, huge and isolated Gaussians, those that a single photograph shows, and those before a camera."""
+"""Floaters of a scene: Gaussians that are faint, huge, isolated, unseen, right before a camera, or smeared."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,8 @@ from splat_py.scene.gaussians import Gaussians
 _NEIGHBOURS = 8
 # The share of what a camera sees that may be floaters in front of it.
 _NEAREST = 0.02
+# The share of a Gaussian's pixels in one photograph from which another one shows it, too.
+_LEAST_SHARE = 0.05
 # The most pixels of a picture that shows which Gaussians a camera sees.
 _MOST_PIXELS = 2**17
 
@@ -36,17 +37,20 @@ class Floaters:
             median that holds nine tenths of the means, and half their own distance from it: a sky stays.
         isolated: remove Gaussians whose mean distance to their eight nearest neighbours exceeds this multiple of the scene's
             median, and five of their own largest standard deviations.
-        unseen: with cameras, remove Gaussians that no photograph shows, and those of which the second shows at most this share
-            of the pixels of the first: a single photograph does not say how far away something is.
+        unseen: with cameras, remove Gaussians that fewer of them see: one photograph does not say how far away something is.
         near: with cameras, remove Gaussians nearer to one that has their mean in its picture than this share of the depth
             behind which 98 % of what it sees lies.
+        smeared: with cameras, remove Gaussians that a single photograph shows, others less than a twentieth of their pixels
+            there, and whose largest standard deviation takes more of the camera's view than this, in radians. Smaller ones
+            are mostly what is there.
     """
 
     faint: float | None = 0.005
     huge: float | None = 0.5
     isolated: float | None = 20.0
-    unseen: float | None = 0.05
+    unseen: int | None = 2
     near: float | None = 0.5
+    smeared: float | None = 0.04
 
 
 def remove_floaters(
@@ -55,10 +59,10 @@ def remove_floaters(
     cameras: Iterable[Camera] = (),
     device: Device | str | None = None,
 ) -> tuple[Gaussians, dict[str, int]]:
-    """Remove faint, huge and isolated Gaussians, and with the cameras of a capture, unseen and near ones.
+    """Remove faint, huge and isolated Gaussians, and with the cameras of a capture, unseen, near and smeared ones.
 
     Args:
-        cameras: those of the photographs that the scene was trained on; for unseen Gaussians, each renders it.
+        cameras: those of the photographs that the scene was trained on; to find smears, each renders it.
         device: where to render; the default is that of `rasterization`.
 
     Returns:
@@ -91,22 +95,26 @@ def remove_floaters(
         lonely = np.zeros(len(keep), bool)
         lonely[rows] = (gaps > floaters.isolated * np.median(gaps)) & (gaps > 5 * largest[rows])
         remove("isolated", lonely)
-    # Pixels in the photograph that shows most of a Gaussian, and in the next one.
-    first, second = np.zeros((2, len(keep)))
-    near, photographs = np.zeros(len(keep), bool), 0
+    seen, near, photographs = np.zeros(len(keep), int), np.zeros(len(keep), bool), 0
+    # Pixels in the photograph that shows most of a Gaussian, and in the next one, and the Gaussian's size there, in radians.
+    first, second, size = np.zeros((3, len(keep)))
     for photographs, camera in enumerate(cameras, 1):  # noqa: B007
         depths, sees = seen_by(camera, means, 3 * largest)
-        if floaters.unseen is not None and (sees & keep).any():
-            pixels = _shown(gaussians, camera, float(np.median(depths[sees & keep])), device)
-            first, second = np.maximum(first, pixels), np.maximum(second, np.minimum(first, pixels))
+        seen += sees
         if floaters.near is not None and (sees & keep).any():
             close = np.flatnonzero(sees & (depths < floaters.near * np.quantile(depths[sees & keep], _NEAREST)))
             # Large ones that reach into the picture from beside it are mostly surfaces.
             near[close] |= seen_by(camera, means[close], np.zeros(len(close)))[1]
-    if photographs > 1 and floaters.unseen is not None:
-        remove("unseen", second <= floaters.unseen * first)
+        if floaters.smeared is not None and (sees & keep).any():
+            pixels = _shown(gaussians, camera, float(np.median(depths[sees & keep])), device)
+            size = np.where(pixels > first, largest / np.maximum(depths, 1e-12), size)
+            first, second = np.maximum(first, pixels), np.maximum(second, np.minimum(first, pixels))
+    if photographs and floaters.unseen is not None:
+        remove("unseen", seen < min(floaters.unseen, photographs))
     if photographs and floaters.near is not None:
         remove("near", near)
+    if photographs > 1 and floaters.smeared is not None:
+        remove("smeared", (second < _LEAST_SHARE * first) & (size > floaters.smeared))
     return select(gaussians, keep), counts
 
 
@@ -118,8 +126,9 @@ def _shown(gaussians: Gaussians, camera: Camera, depth: float, device: Device | 
     small = camera.scaled(min(1.0, (_MOST_PIXELS / (camera.width * camera.height)) ** 0.5))
     # Types of one's own are not compiled for this.
     plain = replace(gaussians, sh=gaussians.sh[:, :1], params={}, splat="Gaussian", color="SphericalHarmonics")
-    how: dict[str, Any] = {"antialiased": gaussians.antialiased, "near": min(NEAR, NEAR * depth), "device": device}
-    return blending_weights(plain, small, torch.ones(small.height, small.width), **how)
+    near = min(NEAR, NEAR * depth)
+    # Not antialiased, which would leave small Gaussians out of a small picture.
+    return blending_weights(plain, small, torch.ones(small.height, small.width), near=near, device=device)
 
 
 def cleaned(
