@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import imageio.v3 as iio
@@ -162,6 +163,8 @@ def test_a_page_of_what_cameras_go_around_is_cleaned_unless_it_is_not_wanted(run
     assert f"{len(scene):,} Gaussians are in" not in printed
     printed = done(*how, "--no-clean", cwd=tmp_path)
     assert "left out" not in printed and f"{len(scene):,} Gaussians are in" in printed
+    result = splat(*how, "--device", "cuda" if sys.platform == "darwin" else "metal", cwd=tmp_path)
+    assert result.returncode == 0 and "the page is not cleaned: " in result.stderr
 
 
 def test_edits_in_their_order(files: Path, run: Path, tmp_path: Path) -> None:
