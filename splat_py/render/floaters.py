@@ -70,6 +70,7 @@ def remove_floaters(
 
     Raises:
         SplatError: a threshold is negative or NaN.
+        NoDeviceError: smears are to be found, and there is no device to render on.
     """
     for name, value in vars(floaters).items():
         if value is not None and not value >= 0:
