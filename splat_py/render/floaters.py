@@ -102,12 +102,13 @@ def remove_floaters(
     for photographs, camera in enumerate(cameras, 1):  # noqa: B007
         depths, sees = seen_by(camera, means, 3 * largest)
         seen += sees
-        if floaters.near is not None and (sees & keep).any():
-            close = np.flatnonzero(sees & (depths < floaters.near * np.quantile(depths[sees & keep], _NEAREST)))
+        shown = depths[sees & keep]
+        if floaters.near is not None and len(shown):
+            close = np.flatnonzero(sees & (depths < floaters.near * np.quantile(shown, _NEAREST)))
             # Large ones that reach into the picture from beside it are mostly surfaces.
             near[close] |= seen_by(camera, means[close], np.zeros(len(close)))[1]
-        if floaters.smeared is not None and (sees & keep).any():
-            pixels = _shown(gaussians, camera, float(np.median(depths[sees & keep])), device)
+        if floaters.smeared is not None and len(shown):
+            pixels = _pixels_of(gaussians, camera, float(np.median(shown)), device)
             size = np.where(pixels > first, largest / np.maximum(depths, 1e-12), size)
             first, second = np.maximum(first, pixels), np.maximum(second, np.minimum(first, pixels))
     if photographs and floaters.unseen is not None:
@@ -119,7 +120,7 @@ def remove_floaters(
     return select(gaussians, keep), counts
 
 
-def _shown(gaussians: Gaussians, camera: Camera, depth: float, device: Device | str | None) -> NDArray[np.float32]:
+def _pixels_of(gaussians: Gaussians, camera: Camera, depth: float, device: Device | str | None) -> NDArray[np.float32]:
     """Pixels [N] of a small picture that each Gaussian makes up, by blending weights; 1 for a camera of one's own type. `depth`
     is about that of the scene."""
     if camera.model not in (None, *CAMERA_MODELS):
