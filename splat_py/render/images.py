@@ -99,7 +99,7 @@ class Rasterization:
 
     @cached_property
     def packed_splats(self) -> Array:
-        """[M, floats padded to whole float4s] all numbers of each splat, written by `packSplats`."""
+        """[M, floats padded to whole float4s] each splat in full, written by `packSplats`; tangents: [M, directions, ·]."""
         floats = 2 + self.options.shape_floats + 1 + self.colors.shape[-1] + self.options.extras
         return self.device.memory.empty((self.splats.count, -(-floats // 4) * 4))
 
@@ -112,14 +112,14 @@ class Rasterization:
     def record_pack(self, recorder: Recorder) -> None:
         """Copy all numbers of each splat side by side into `packed_splats`."""
         recorder.stage("rasterize")
-        self._dispatch(recorder, "packSplats", linear_groups(self.splats.count))
+        self._pack(recorder, 1)
 
     def record_tangents(self, recorder: Recorder, tangents: "Rasterization") -> None:
         """Write the tangents of the image's colours and alphas, all [directions, ...], to those of `tangents`, from its splats,
         colours and backgrounds; after `record`."""
         recorder.stage("rasterize tangents")
-        tangents._dispatch(recorder, "packSplats", linear_groups(tangents.splats.count))
         directions, undone, undone_saved = tangents.image.alphas.size // self.image.alphas.size, None, None
+        tangents._pack(recorder, directions)
         if self.lists.segments > 1:
             pixels = directions, *self.image.final_T.shape, 2
             undone = recorder.scratch(pixels)
@@ -137,6 +137,7 @@ class Rasterization:
                 image=tangents.image,
                 undone=undone,
                 undone_saved=undone_saved,
+                directions=directions,
                 # The last pass may repeat some directions.
                 first_direction=min(first, directions - together),
                 DIRECTIONS=together,
@@ -186,6 +187,9 @@ class Rasterization:
                 sums=v_splats,
                 ROW=v_splats.shape[-1],
             )
+
+    def _pack(self, recorder: Recorder, directions: int) -> None:
+        self._dispatch(recorder, "packSplats", linear_groups(self.splats.count), directions=directions)
 
     def _segments(self) -> list[ListSegment]:
         """The segments that lists are blended in, front to back."""
