@@ -205,9 +205,10 @@ class Rasterization:
 
     def _dispatch(self, recorder: Recorder, entry: str, groups: tuple[int, int, int], **arguments: Any) -> None:
         tuning, channels = self.device.tuning, self.colors.shape[-1]
-        # Code is unrolled over a thread's pixels and channels; with more pixels, compiling it takes longer than running it.
+        # Code is unrolled over a thread's pixels, channels and directions; with more pixels, compiling it takes too long.
         unrolled = channels + self.options.shape_floats - 3
-        most = 8 if unrolled <= 4 else 4 if unrolled <= 8 else 2
+        few = 4 if arguments.get("DIRECTIONS", 1) > 1 else 8
+        most = 8 if unrolled <= few else 4 if unrolled <= 16 else 2
         switches: dict[str, Any] = {"BROADCAST_FROM_LANE": True} if tuning.broadcast_from_lane else {}
         recorder.dispatch(
             "rasterize",

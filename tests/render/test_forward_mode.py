@@ -299,7 +299,7 @@ def test_torch_func_jvp(case: Case, name: str) -> None:
 
 TOGETHER = (
     *("dense", "packed, with expected depth", "harmonics", "along rays", "along a rolling shutter's rays"),
-    *("surfels", "ColorNetwork"),
+    *("surfels", "ColorNetwork", "an own falloff of both offsets"),
 )
 
 
@@ -308,7 +308,7 @@ TOGETHER = (
 def test_several_directions_at_once(name: str, directions: int) -> None:
     """One pass gives each direction's tangents, to the order of sums: of cameras, and of all tensors of Gaussians."""
     case = CASES[name]()
-    names = ["means", "quats", "scales", "opacities", "colors", "viewmats", "Ks", "backgrounds", "weights"]
+    names = ["means", "quats", "scales", "opacities", "colors", "viewmats", "Ks", "backgrounds", "weights", *case.params]
     inputs = {name: case.inputs[name] for name in names if name in case.inputs}
     for kept in (inputs, {"viewmats": inputs["viewmats"]}):
         v = {name: random(directions, *tensor.shape, seed=k) for k, (name, tensor) in enumerate(kept.items())}
