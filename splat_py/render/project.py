@@ -195,18 +195,21 @@ def project(
     placed = Placed(means, quats, scales, opacities, viewmats, Ks, **others)
     check_tensors(placed._asdict())
     options = replace(options, camera_gradient=any(has_derivative(placed[i]) for i in _OF_CAMERAS))
-    *splats, _ = _Project.apply(*placed, extras, (width, height), options, device_for(means, device))
+    # Rays leave a camera that does not move during its exposure in the same directions, wherever it is.
+    of_rays = any(has_derivative(placed[i]) for i in (_OF_LENSES if placed.viewmats_rs is None else _OF_CAMERAS))
+    *splats, _ = _Project.apply(*placed, extras, (width, height), options, device_for(means, device), of_rays)
     return ProjectedSplats(*splats)
 
 
 # viewmats, Ks, lenses and viewmats_rs in `Placed`
 _OF_CAMERAS = 4, 5, 7, 8
+_OF_LENSES = 5, 7
 
 
 class _Project(Stage):
     @staticmethod
     def forward(*arguments: Any) -> tuple[Any, ...]:
-        *tensors, extras, size, options, device = arguments
+        *tensors, extras, size, options, device, _ = arguments
         placed = Placed(*tensors)
         work = _projection(placed, extras, size, options, device)
         if options.packed:
@@ -228,8 +231,8 @@ class _Project(Stage):
         radii, rays, state = output[4], *output[-2:]
         save_state(ctx, state, *inputs[:9], radii)
         ctx.set_materialize_grads(False)
-        of_cameras = state[0].options.camera_gradient
-        ctx.mark_non_differentiable(radii, *(() if rays is None or of_cameras else (rays,)))
+        ctx.of_rays = inputs[-1]
+        ctx.mark_non_differentiable(radii, *(() if rays is None or ctx.of_rays else (rays,)))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -238,7 +241,7 @@ class _Project(Stage):
 
         def push(directions: tuple[int, ...], given: list[Any]) -> tuple[Tensor, ...]:
             splats = Splats.empty(device, *directions, *radii.shape[:-1], options=work.options)
-            if work.splats.rays is not None and work.options.camera_gradient:
+            if work.splats.rays is not None and ctx.of_rays:
                 splats = replace(splats, rays=device.memory.empty((*directions, *work.splats.rays.shape)))
             size = work.cameras.width, work.cameras.height
             along = replace(_projection(Placed(*given), None, size, work.options, device), splats=splats)
@@ -262,7 +265,7 @@ class _Project(Stage):
             ids = as_tensor(work.splats.ids.gaussians, v.means).view(torch.int32).long().unique()
             sparse: list[Any] = [None if dense is None else sparse_rows(dense, ids) for dense in v[:3]]
             v = v._replace(means=sparse[0], quats=sparse[1], scales=sparse[2])
-        return *v, None, None, None, None
+        return *v, None, None, None, None, None
 
 
 @graph_break

@@ -144,6 +144,7 @@ class _Rasterize(Stage):
         save_state(ctx, output[-1], *tensors, tiles.offsets, tiles.all_ids)
         # The backward pass stores `absgrad` on it.
         ctx.means2d = tensors[0] if options.absgrad else None
+        ctx.set_materialize_grads(False)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -163,13 +164,17 @@ class _Rasterize(Stage):
                 work.record_tangents(recorder, along)
             return as_tensor(d_colors, given[0]), as_tensor(d_alphas, given[0])
 
-        return *Tangents.of(push, tensors, tangents), None
+        return *Tangents.of(push, tensors, tangents, optional=(6,)), None
 
     @staticmethod
     @first_derivative
-    def backward(ctx: Any, v_images: Tensor, v_alphas: Tensor, _: None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *v_given: Tensor | None) -> tuple[Tensor | None, ...]:
         work = load_state(ctx)
         needed, (_, *tensors, _, _) = ctx.needs_input_grad, ctx.saved_tensors
+        arrays = work.image.colors, work.image.alphas
+        v_images, v_alphas = (
+            tensors[3].new_zeros(array.shape) if v is None else v for v, array in zip(v_given, arrays, strict=False)
+        )
         with work.device.recording():
             v = _gradients(work, v_images, v_alphas, tensors[2].shape, of_backgrounds=needed[4], of_rays=needed[6])
             if work.options.absgrad:
