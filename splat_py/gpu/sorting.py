@@ -1,6 +1,6 @@
 """Prefix sum and stable radix sort on the device (kernels/prefix_sum.slang, kernels/radix_sort.slang)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,37 +40,39 @@ class PrefixSum:
 
 
 class Pairs(NamedTuple):
-    """Keys and values to sort, [capacity] uint32 each."""
+    """Keys and values to sort, [capacity] uint32 each, or keys alone."""
 
     keys: Array
-    values: Array
+    values: Any  # None for keys alone
 
 
 class RadixSort:
-    """Stable sort of up to `capacity` (key, value) pairs of uint32 by the keys' lowest bits."""
+    """Stable sort of up to `capacity` (key, value) pairs of uint32, or of keys alone, by some of the keys' bits."""
 
-    def __init__(self, device: Device, capacity: int) -> None:
+    def __init__(self, device: Device, capacity: int, *, values: bool = True) -> None:
         tuning = self._tuning = device.tuning
         self.capacity = capacity
         tiles = -(-capacity // (tuning.sort_threads * tuning.sort_items))
         self._blocks = 1 if tiles <= _TILES_ALONE else tuning.sort_blocks
         kept = tuning.sort_threads if tuning.sort_tile_bits == _DIGIT_BITS else 0
         self._histogram = device.memory.empty(self._blocks * (1 + kept) << _DIGIT_BITS, np.uint32)
-        self._pairs = Pairs(device.memory.empty(capacity, np.uint32), device.memory.empty(capacity, np.uint32))
+        empty = device.memory.empty
+        self._pairs = Pairs(empty(capacity, np.uint32), empty(capacity, np.uint32) if values else None)
 
-    def record(self, recorder: Recorder, keys: Array, values: Array, count: Array, bits: int) -> Pairs:
-        """Sort by the keys' lowest `bits`; `count`, [1] uint32 on the device, is the number of pairs. Return either the given
-        arrays, overwritten, or arrays that this object owns."""
-        source, target = Pairs(keys, values), self._pairs
-        digits = range(0, bits, _DIGIT_BITS)
+    def record(self, recorder: Recorder, pairs: Pairs, count: Array, bits: int, *, lowest: int = 0) -> tuple[Pairs, Pairs]:
+        """Sort by `bits` of the keys from bit `lowest` on, above which all are 0; `count`, [1] uint32 on the device, is the
+        number of pairs. Return the sorted arrays and those that are free again: the given ones, overwritten, and ones that
+        this object owns, or the reverse."""
+        source, target = pairs, self._pairs
+        digits = range(lowest, lowest + bits, _DIGIT_BITS)
         if self._blocks == 1:
-            self._dispatch(recorder, "sortAlone", source, target, count, bits=bits)
-            return target if len(digits) % 2 else source
+            self._dispatch(recorder, "sortAlone", source, target, count, shift=lowest, bits=bits)
+            return (target, source) if len(digits) % 2 else (source, target)
         for shift in digits:
             for entry in ("countDigits", "scatter"):
                 self._dispatch(recorder, entry, source, target, count, shift=shift)
             source, target = target, source
-        return source
+        return source, target
 
     def _dispatch(self, recorder: Recorder, entry: str, source: Pairs, target: Pairs, count: Array, **numbers: int) -> None:
         recorder.dispatch(
@@ -86,5 +88,6 @@ class RadixSort:
             THREADS=self._tuning.sort_threads,
             ITEMS=self._tuning.sort_items,
             TILE_BITS=self._tuning.sort_tile_bits,
+            VALUES=source.values is not None,
             **numbers,
         )

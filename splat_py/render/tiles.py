@@ -13,7 +13,7 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import Untransformed, forward_graph_break
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
-from splat_py.gpu.sorting import PrefixSum, RadixSort
+from splat_py.gpu.sorting import Pairs, PrefixSum, RadixSort
 from splat_py.gpu.tensors import as_tensor
 from splat_py.render.cameras import Cameras
 from splat_py.render.options import Options
@@ -86,10 +86,14 @@ class Binning:
         self._device.memory.limits.check_intersections(capacity)
         self.capacity = capacity
         empty = self._device.memory.empty
-        splats = empty(capacity, np.uint32) if self._options.per_isect else None
-        self._isects = Isects(empty(capacity, np.uint32), empty(capacity, np.uint32), capacity, splats)
-        self._tile_sort = RadixSort(self._device, capacity)
-        self._ids = self._isects.ids
+        per_isect, splats = self._options.per_isect, self.splats.count
+        one_word = not per_isect and in_one_word(splats, self.grid.count)
+        tiles = empty(capacity, np.uint32)
+        ids = None if one_word else empty(capacity, np.uint32)
+        of_isects = empty(capacity, np.uint32) if per_isect else None
+        self._isects = Isects(tiles, ids, capacity, splats.bit_length(), of_isects)
+        self._tile_sort = RadixSort(self._device, capacity, values=not one_word)
+        self._ids = tiles if ids is None else ids
         self._list_isects: Array | None = None
 
     def record_count(self, recorder: Recorder) -> None:
@@ -97,7 +101,8 @@ class Binning:
         if self._by_depth:
             recorder.stage("sort depths")
             self._dispatch(recorder, "depthKeysOf", self.splats.count, order=self._order, depth_keys=self._depth_keys)
-            _, self._sorted_order = self._depth_sort.record(recorder, self._depth_keys, self._order, self._splat_count, bits=32)
+            pairs = Pairs(self._depth_keys, self._order)
+            (_, self._sorted_order), _ = self._depth_sort.record(recorder, pairs, self._splat_count, bits=32)
         recorder.stage("bin")
         counts = self._tile_counts
         self._dispatch(recorder, "countTiles", self.splats.count, order=self._sorted_order, tile_counts=counts)
@@ -109,16 +114,17 @@ class Binning:
         before = {"order": self._sorted_order, "isect_offsets": self._isect_offsets.offsets}
         self._dispatch(recorder, "emitIsects", self.splats.count, isects=self._isects, **before)
         recorder.stage("sort tiles")
-        # Intersections without a tile have a key one past the last tile's.
-        bits = self.grid.count.bit_length()
-        isects = self._isects
-        tiles, ids = self._tile_sort.record(recorder, isects.tiles, isects.ids, self.isect_count, bits)
+        # Intersections without a tile have the number one past the last.
+        bits, lowest = self.grid.count.bit_length(), self._isects.splat_bits if self._isects.one_word else 0
+        pairs = Pairs(self._isects.tiles, self._isects.ids)
+        (tiles, ids), free = self._tile_sort.record(recorder, pairs, self.isect_count, bits, lowest=lowest)
         recorder.stage("bin")
-        lists = self._device.memory.empty(self.capacity, np.uint32) if self._options.per_isect else None
-        self._list_isects, self._ids = (ids, lists) if lists is not None else (None, ids)
-        sorted_isects = replace(isects, tiles=tiles, ids=ids)
-        counted: dict[str, Any] = {"isect_count": self.isect_count, "tile_offsets": self._offsets, "tile_ids": lists}
-        self._dispatch(recorder, "findTileOffsets", self.capacity + 1, isects=sorted_isects, **counted)
+        per_isect = self._options.per_isect
+        self._list_isects = ids if per_isect else None
+        self._ids = free.keys if ids is None or per_isect else ids
+        isects = replace(self._isects, tiles=tiles, ids=ids)
+        counted: dict[str, Any] = {"isect_count": self.isect_count, "tile_offsets": self._offsets, "tile_ids": self._ids}
+        self._dispatch(recorder, "findTileOffsets", self.capacity + 1, isects=isects, **counted)
 
     def record_max_tile_count(self, recorder: Recorder) -> None:
         """Count the splats in the largest list."""
@@ -159,14 +165,24 @@ class Binning:
         )
 
 
+def in_one_word(splats: int, tiles: int) -> bool:
+    """Return True if 32 bits hold an intersection's tile and splat."""
+    return splats.bit_length() + tiles.bit_length() <= 32
+
+
 @dataclass(frozen=True)
 class Isects:
     """Intersections of splats with tiles, in the order of emission or sorted by tile."""
 
-    tiles: Array  # [capacity] uint32
-    ids: Array  # [capacity] uint32 splats, or with `Options.per_isect` intersections
+    tiles: Array  # [capacity] uint32; without `ids`, the lowest `splat_bits` are the splat's
+    ids: Array | None  # [capacity] uint32 splats, or with `Options.per_isect` intersections
     capacity: int
-    splats: Array | None = None  # [capacity] uint32 splats, in the order of emission
+    splat_bits: int
+    splats: Array | None  # [capacity] uint32 splats, in the order of emission
+
+    @property
+    def one_word(self) -> bool:
+        return self.ids is None
 
 
 @dataclass(frozen=True)

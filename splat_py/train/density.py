@@ -21,7 +21,7 @@ from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder, linear_groups
-from splat_py.gpu.sorting import PrefixSum, RadixSort
+from splat_py.gpu.sorting import Pairs, PrefixSum, RadixSort
 from splat_py.gpu.sources import constant
 from splat_py.render.information import information
 from splat_py.render.views import blending_weights
@@ -91,9 +91,9 @@ def _dispatch(recorder: Recorder, entry: str, parameters: Parameters, threads: i
     recorder.dispatch("densify", entry, groups, gaussians=parameters.count, stored=stored, **arguments)
 
 
-def _sorted(recorder: Recorder, device: Device, keys: Array, order: Array, bits: int) -> tuple[Array, Array]:
+def _sorted(recorder: Recorder, device: Device, keys: Array, order: Array, bits: int) -> Pairs:
     count = device.memory.array(np.array([keys.size], np.uint32))
-    return RadixSort(device, keys.size).record(recorder, keys, order, count, bits)
+    return RadixSort(device, keys.size).record(recorder, Pairs(keys, order), count, bits)[0]
 
 
 def reset_opacities(parameters: Parameters, config: TrainConfig) -> None:

@@ -14,6 +14,7 @@ from splat_py.fit.steps import AHEAD
 from splat_py.gpu.accumulation import accumulation
 from splat_py.gpu.arrays import MOST_FREE_BYTES, bucket
 from splat_py.gpu.device import Device, Tuning, free_bytes, process_bytes, shares_host_memory
+from splat_py.render.tiles import in_one_word
 from splat_py.scene.dataset import Dataset
 from splat_py.shaders.declarations import along_rays
 from splat_py.train.checkpoint import initial_count
@@ -134,7 +135,7 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
     tiles = -(-largest.width // work.tuning.tile_size) * -(-largest.height // work.tuning.tile_size)
     isects = max(ISECTS_PER_GAUSSIAN * count, _ISECTS_PER_TILE * tiles)
     per_isect = config.photographs * _rows(isects, [row] * work.per_isect)
-    lists = _rows(isects, [1] * (6 if work.per_isect else 4)) + per_isect
+    lists = _rows(isects, [1] * (5 if work.per_isect else 2 if in_one_word(count, tiles) else 4)) + per_isect
 
     # Renders; colours apart from other channels; and the images of exposures, an environment or random backgrounds.
     floats = 3 + channels + 1 + config.has_surfels + (3 + channels if channels > 3 else 0)

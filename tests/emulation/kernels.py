@@ -20,7 +20,7 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, Device, Tuning
 from splat_py.gpu.kernels import Recorder, UserType, constants_in, specialising
 from splat_py.gpu.limits import Limits
-from splat_py.gpu.sorting import PrefixSum, RadixSort
+from splat_py.gpu.sorting import Pairs, PrefixSum, RadixSort
 from splat_py.gpu.sources import shader_folder
 from splat_py.render.cameras import CAMERA_ROW, LENS, Cameras
 from splat_py.render.colors import ColorModel, harmonics, network_weights
@@ -320,8 +320,10 @@ def _record_tiles(recorder: Recorder) -> None:
         _record_rasterization(recorder, replace(tuning, segment=64), options, 3, segments=2)
     for tuning in tunings.values():
         # More pairs than one workgroup sorts alone.
-        pairs = empty(9000, np.uint32)
-        RadixSort(_device(tuning), 9000).record(recorder, pairs, pairs, empty(1, np.uint32), bits=32)
+        keys = empty(9000, np.uint32)
+        for values in (keys, None):
+            sort = RadixSort(_device(tuning), 9000, values=values is not None)
+            sort.record(recorder, Pairs(keys, values), empty(1, np.uint32), bits=32)
 
 
 def _record_rasterization(

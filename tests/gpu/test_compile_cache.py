@@ -157,12 +157,13 @@ def test_the_folder_is_that_of_the_shaders(tmp_path: Path, monkeypatch: pytest.M
 _SORT = """if True:
     import numpy as np
     from splat_py import get_device
-    from splat_py.gpu.sorting import RadixSort
+    from splat_py.gpu.sorting import Pairs, RadixSort
     device = get_device()
     array = device.memory.array
     recorder = device.record()
     keys = array(np.arange(9, dtype=np.uint32)[::-1].copy())
-    RadixSort(device, 9).record(recorder, keys, array(np.arange(9, dtype=np.uint32)), array(np.array([9], np.uint32)), bits=32)
+    pairs = Pairs(keys, array(np.arange(9, dtype=np.uint32)))
+    RadixSort(device, 9).record(recorder, pairs, array(np.array([9], np.uint32)), bits=32)
     recorder.submit()
     print(keys.numpy().tolist())
 """

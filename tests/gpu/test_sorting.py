@@ -11,7 +11,7 @@ import pytest
 
 from splat_py.gpu.device import _GPU_TUNING, _SOFTWARE_TUNING, _VULKAN_TUNING, Device, Tuning, get_device
 from splat_py.gpu.kernels import Recorder
-from splat_py.gpu.sorting import PrefixSum, RadixSort
+from splat_py.gpu.sorting import Pairs, PrefixSum, RadixSort
 from splat_py.gpu.sources import constant
 
 Uints = npt.NDArray[np.uint32]
@@ -68,25 +68,37 @@ def test_totals_beyond_32_bits_stay_at_the_largest_number(size: int) -> None:
         check_prefix_sum(rng.integers(least, 1 << 32, size, dtype=np.uint32))
 
 
-def check(keys: Uints, tuning: Tuning, *, bits: int = 32, capacity: int | None = None, behind: int = 0) -> None:
-    """The order is that of a stable sort by the lowest `bits`.
+def check(
+    keys: Uints,
+    tuning: Tuning,
+    *,
+    bits: int = 32,
+    lowest: int = 0,
+    capacity: int | None = None,
+    behind: int = 0,
+    values: bool = True,
+) -> None:
+    """The order is that of a stable sort by `bits` of the keys from bit `lowest` on.
 
     Args:
         capacity: pairs for which the sort has room, of which only the device knows the count; as many as keys by default.
         behind: the arrays have so many pairs more, which do not change, although they belong to the count.
+        values: sort values with the keys.
     """
     device, capacity = get_device(), len(keys) if capacity is None else capacity
     # Zeros would come first if they took part.
     everything = np.pad(keys, (0, capacity + behind - len(keys)))
     keys_array = device.memory.array(everything)
-    values_array = device.memory.array(np.arange(len(everything), dtype=np.uint32))
+    values_array = device.memory.array(np.arange(len(everything), dtype=np.uint32)) if values else None
     count = device.memory.array(np.array([len(keys) + behind], np.uint32))
-    sort = RadixSort(cast(Device, SimpleNamespace(memory=device.memory, tuning=tuning)), capacity)
+    sort = RadixSort(cast(Device, SimpleNamespace(memory=device.memory, tuning=tuning)), capacity, values=values)
     with device.recording() as recorder:
-        sorted_keys, sorted_values = sort.record(recorder, keys_array, values_array, count, bits)
-    places = np.argsort(keys & np.uint32((1 << bits) - 1), kind="stable")
-    np.testing.assert_array_equal(sorted_values.numpy()[: len(keys)], places)
-    np.testing.assert_array_equal(sorted_keys.numpy()[: len(keys)], keys[places])
+        found, free = sort.record(recorder, Pairs(keys_array, values_array), count, bits, lowest=lowest)
+    assert found.keys is not free.keys and keys_array in (found.keys, free.keys)
+    places = np.argsort(keys >> np.uint32(lowest), kind="stable")
+    if values:
+        np.testing.assert_array_equal(found.values.numpy()[: len(keys)], places)
+    np.testing.assert_array_equal(found.keys.numpy()[: len(keys)], keys[places])
     np.testing.assert_array_equal(keys_array.numpy()[capacity:], everything[capacity:])
 
 
@@ -107,6 +119,14 @@ def tuning(request: pytest.FixtureRequest) -> Tuning:
 )
 def test_random_keys(count: int, bits: int, room: int, tuning: Tuning) -> None:
     check(np.random.default_rng(count).integers(0, 1 << bits, count, dtype=np.uint32), tuning, bits=bits, capacity=room)
+
+
+@pytest.mark.parametrize("count", [1000, 20_000])
+@pytest.mark.parametrize(("lowest", "bits"), [(0, 32), (15, 8), (21, 11)])
+def test_keys_alone(count: int, lowest: int, bits: int, tuning: Tuning) -> None:
+    """Lower bits are carried along and do not count."""
+    keys = np.random.default_rng(count).integers(0, 1 << (lowest + bits), count, dtype=np.uint32)
+    check(keys, tuning, bits=bits, lowest=lowest, values=False)
 
 
 @pytest.mark.parametrize("kind", ["all equal", "two values", "largest", "descending", "sorted"])

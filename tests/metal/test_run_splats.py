@@ -279,9 +279,12 @@ def test_colours_in_a_training_step(degree: int, camera_gradient: bool, accumula
         named(renders.test_no_gaussians_leave_the_background, "RGB+ED", 16),
         named(renders.test_render_modes, "RGB+ED", "antialiased", True),
         named(renders.test_plain_colors, 40, True),
-        named(test_binning.test_a_list_that_is_too_small_is_not_overrun),
+        *(named(test_binning.test_a_list_that_is_too_small_is_not_overrun, one_word) for one_word in (False, True)),
         named(test_binning.test_nothing_to_bin, 2),
-        *(named(test_binning.test_two_kernels_that_disagree, bias, bias is None, 53, 37) for bias in (-2, 2, None)),
+        *(
+            named(test_binning.test_two_kernels_that_disagree, bias, kept, 53, 37)
+            for bias, kept in ((-2, "one word"), (2, "two words"), (None, "all"))
+        ),
         *(named(test_binning.test_lists_hold_what_a_pixel_can_see_and_little_else, True, size) for size in TILE_SIZES),
     ],
 )

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise, product
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from splat_py.gpu.device import get_device
+from splat_py.render import tiles as render_tiles
 from splat_py.render.images import Image, Rasterization
 from splat_py.render.options import Options
 from splat_py.render.splats import ProjectedSplats, Splats
@@ -59,6 +61,12 @@ def lists_of(tiles: BinnedTiles) -> list[npt.NDArray[np.int32]]:
     return [ids[a:b] for a, b in pairwise(offsets)]
 
 
+def reserve(binning: Binning, capacity: int, one_word: bool) -> None:
+    """Allocate arrays for intersections of one word, or as if tile and splat did not fit into one."""
+    with patch.object(render_tiles, "in_one_word", return_value=one_word):
+        binning.reserve(capacity)
+
+
 @pytest.mark.parametrize("tile_size", TILE_SIZES)
 @pytest.mark.parametrize("needles", [False, True])
 def test_lists_hold_what_a_pixel_can_see_and_little_else(needles: bool, tile_size: int) -> None:
@@ -88,8 +96,9 @@ def test_lists_hold_what_a_pixel_can_see_and_little_else(needles: bool, tile_siz
     assert int(tiles.offsets[-1]) == listed.sum()
 
 
-def test_a_list_that_is_too_small_is_not_overrun() -> None:
-    """`isect_count` is the true number, the emitted pairs are right, and nothing lies behind the capacity."""
+@pytest.mark.parametrize("one_word", [False, True])
+def test_a_list_that_is_too_small_is_not_overrun(one_word: bool) -> None:
+    """`isect_count` is the true number, the emitted intersections are right, and nothing lies behind the capacity."""
     rng = np.random.default_rng(1)
     splats = splats_of(rng, 1, 200)
     full = bin_tiles(splats, WIDTH, HEIGHT, Options(8))
@@ -99,10 +108,10 @@ def test_a_list_that_is_too_small_is_not_overrun() -> None:
     arrays = Splats(*(memory.array(t) for t in (splats.means2d, splats.depths, splats.conics, splats.opacities, splats.radii)))
     for capacity in (0, 1, pairs // 2, pairs - 1, pairs, pairs + 1000):
         binning = Binning(device, arrays, full.grid)
-        binning.reserve(capacity)
-        # Both buffers of the sort, with a margin that only an overrun can change.
+        reserve(binning, capacity, one_word)
+        # The buffers of the sort, with a margin that only an overrun can change.
         sentinels = []
-        for name in ("tiles", "ids"):
+        for name in ("tiles", *([] if one_word else ["ids"])):
             array = memory.empty(capacity + 4096, np.uint32)
             array.write(np.full(capacity + 4096, 0xABCD_EF01, np.uint32))
             binning._isects = replace(binning._isects, **{name: array})
@@ -123,15 +132,16 @@ def test_a_list_that_is_too_small_is_not_overrun() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bias", "keep_isects", "width", "height"),
+    ("bias", "kept", "width", "height"),
     [
         # Too few, too many, and both.
-        *product((-2, 2, None), (False, True), (WIDTH,), (HEIGHT,)),
+        *product((-2, 2, None), ("one word", "two words", "all"), (WIDTH,), (HEIGHT,)),
         # 256 tiles: the number that stands for no tile has one bit more than theirs, which the sort needs another pass for.
-        (2, False, 128, 128),
+        (2, "two words", 128, 128),
+        (2, "one word", 128, 128),
     ],
 )
-def test_two_kernels_that_disagree(bias: int | None, keep_isects: bool, width: int, height: int) -> None:
+def test_two_kernels_that_disagree(bias: int | None, kept: str, width: int, height: int) -> None:
     """Two kernels may count and emit different pairs, as on a GPU that rounds them differently. No splat may overwrite or lose
     another's intersections, and images and gradients must still work."""
     rng = np.random.default_rng(3)
@@ -139,7 +149,7 @@ def test_two_kernels_that_disagree(bias: int | None, keep_isects: bool, width: i
     memory = device.memory
     tensors = splats_of(rng, 1, count)
     splats, grid = tensors.arrays(device), TileGrid(8, -(-width // 8), -(-height // 8), 1)
-    options = Options(8, accumulation="PerIntersection" if keep_isects else "PerWave")
+    options = Options(8, accumulation="PerIntersection" if kept == "all" else "PerWave")
     binning = Binning(device, splats, grid, options)
     recorder = device.record()
     binning.record_count(recorder)
@@ -153,9 +163,9 @@ def test_two_kernels_that_disagree(bias: int | None, keep_isects: bool, width: i
     assert (counted != right).sum() > count // 4
     binning._tile_counts.write(counted.astype(np.uint32))
     total = int(counted.sum())
-    binning.reserve(total)
+    reserve(binning, total, one_word=kept == "one word")
     margins = []
-    for name in ("tiles", "ids", *(["splats"] if keep_isects else [])):
+    for name in {"one word": ["tiles"], "two words": ["tiles", "ids"], "all": ["tiles", "ids", "splats"]}[kept]:
         array = memory.array(np.full(total + 64, 0xABCD_EF01, np.uint32))
         binning._isects = replace(binning._isects, **{name: array})
         margins.append(array)

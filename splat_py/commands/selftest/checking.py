@@ -25,7 +25,7 @@ from splat_py.commands.selftest.inputs import Arrays, Case
 from splat_py.gpu import device as devices
 from splat_py.gpu.availability import why_no_metal_compiler, why_no_torch_metal
 from splat_py.gpu.device import Device
-from splat_py.gpu.sorting import RadixSort
+from splat_py.gpu.sorting import Pairs, RadixSort
 from splat_py.gpu.sources import shader_folder
 from splat_py.train import benchmark
 from splat_py.train.config import TrainConfig
@@ -167,10 +167,10 @@ class SelfTest:
         number = array(np.array([count], np.uint32))
 
         def once() -> dict[str, float]:
-            arrays = array(keys), array(values)
+            pairs = Pairs(array(keys), array(values))
             begin = time.perf_counter()
             with self.device.recording() as recorder:
-                sort.record(recorder, *arrays, number, bits=32)
+                sort.record(recorder, pairs, number, bits=32)
             return {f"sort, {count:,} keys, 32 bits": time.perf_counter() - begin}
 
         return benchmark.medians(once, _REPEATS)

@@ -15,7 +15,7 @@ from splat_py.commands.selftest import inputs
 from splat_py.commands.selftest.inputs import HEIGHT, WIDTH, Arrays, Case, Floats, leaves_of, with_gradients
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device, Operator
-from splat_py.gpu.sorting import PrefixSum, RadixSort
+from splat_py.gpu.sorting import Pairs, PrefixSum, RadixSort
 from splat_py.image.fitting import ImageFitter
 from splat_py.image.rasterizers import RASTERIZERS, TileRasterizer, draw
 from splat_py.portable import splat_slang
@@ -136,10 +136,10 @@ def _prefix_sum(device: Device, stored: Arrays) -> Arrays:
 def _radix_sort(device: Device, stored: Arrays) -> Arrays:
     """Sort 20-bit keys; equal keys keep their order."""
     array = device.memory.array
-    keys, values = array(inputs.bits(62, inputs.KEYS) >> np.uint32(12)), array(np.arange(inputs.KEYS, dtype=np.uint32))
+    pairs = Pairs(array(inputs.bits(62, inputs.KEYS) >> np.uint32(12)), array(np.arange(inputs.KEYS, dtype=np.uint32)))
     sort = RadixSort(device, inputs.KEYS)
     with device.recording() as recorder:
-        _, order = sort.record(recorder, keys, values, array(np.array([inputs.KEYS], np.uint32)), bits=20)
+        (_, order), _ = sort.record(recorder, pairs, array(np.array([inputs.KEYS], np.uint32)), bits=20)
     return {"order": order.numpy()}
 
 
