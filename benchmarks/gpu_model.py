@@ -254,11 +254,12 @@ class Model:
             work.counted["longest list"] * loop * LATENCY / (self.gpu.gigahertz * 1e6),
         )
 
-    def sort(self, count: float, bits: int, threads: int) -> Time:
-        """Radix passes over pairs of 4 + 4 bytes: keys are read twice."""
+    def sort(self, count: float, bits: int, threads: int, values: bool) -> Time:
+        """Radix passes over keys of 4 bytes, which are read twice, and values as large."""
         passes = math.ceil(bits / _DIGIT_BITS)
         blocks, items, rows = _GPU_TUNING.sort_blocks, _GPU_TUNING.sort_items, 1 << _GPU_TUNING.sort_tile_bits
-        figures = self.kernels[f"radix_sort.scatter ITEMS={items} THREADS={threads} TILE_BITS={_GPU_TUNING.sort_tile_bits}"]
+        how = f"ITEMS={items} THREADS={threads} TILE_BITS={_GPU_TUNING.sort_tile_bits} VALUES={values}"
+        figures = self.kernels[f"radix_sort.scatter {how}"]
         # Each pair is counted once by digit, then twice by half a digit, where it takes five accesses. These are random ones to
         # 32 banks, the fullest of which has 3.4. Others in a row: two pairs, each counter four times, and six to write.
         turns = (11 * 3.4 + 2 * (2 + 4 * rows / items) + 6) / _WAVE
@@ -273,7 +274,7 @@ class Model:
         instructions = count * _SORT_INSTRUCTIONS + (blocks**2 << _DIGIT_BITS) * _HISTOGRAM_INSTRUCTIONS
         return Time(
             passes * (self._issue(instructions / _WAVE) + banks),
-            passes * self._memory(count * 20) / share,
+            passes * self._memory(count * (20 if values else 12)) / share,
             0.0,
             # Count and scatter.
             self._launch(passes * 2),
@@ -299,13 +300,13 @@ class Model:
         return {
             "project": self.elementwise([find("project.projectForward")], n, n * (44 + 36)),
             "shade": self.elementwise([find("shade.shadeForward")], work.visible, work.visible * (192 + 12 + 8) + n * 20),
-            "sort depths": self.sort(n, 32, tuning.sort_threads),
+            "sort depths": self.sort(n, 32, tuning.sort_threads, values=True),
             "bin": self.elementwise(
                 map(find, ("tiles.countTiles", "tiles.emitIsects", "tiles.findTileOffsets", "prefix_sum.scanBlocks")),
                 n,
-                n * (2 * 40 + 12) + work.intersections * 16,
+                n * (2 * 40 + 12) + work.intersections * 12,
             ),
-            "sort tiles": self.sort(work.intersections, tiles.bit_length(), tuning.sort_threads),
+            "sort tiles": self.sort(work.intersections, tiles.bit_length(), tuning.sort_threads, values=False),
             "rasterize": self.rasterize(work, tuning, backward=False),
             "loss": self.elementwise(
                 map(find, ("loss.ssimInTiles", "loss.gradientInTiles")),
