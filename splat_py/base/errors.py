@@ -12,9 +12,9 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-class SplatError(ValueError):
+class SplatError(ValueError, RuntimeError):
     """Bad input or an unusable device, told in one sentence: what is wrong, where, and what to do about it. Control characters
-    in it are escaped."""
+    in it are escaped. Also a RuntimeError, which gsplat's kernels and torch's operators raise for bad input."""
 
     def __init__(self, message: str) -> None:
         super().__init__(printable(message))

@@ -52,7 +52,8 @@ def isect_tiles(
         packed: the splats of all images are one list, with `n_images` and `image_ids`.
         n_images: I; needed only if packed.
         image_ids: [nnz] image of each splat.
-        segmented, gaussian_ids: ignored.
+        segmented: ignored, but refused with packed=True.
+        gaussian_ids: ignored.
         conics, opacities: [..., N, 3] and [..., N], or [nnz, 3] and [nnz]. With both, a splat meets only tiles in which its α
             reaches 1/255 (as Hanson et al. 2024); otherwise all that its bounding box meets.
 
@@ -65,6 +66,8 @@ def isect_tiles(
     if packed:
         if image_ids is None or n_images is None:
             raise SplatError("packed=True needs image_ids and n_images; give both")
+        if segmented:
+            raise SplatError("segmented sort is not supported for packed inputs; leave out segmented or packed")
         check_shape("means2d", means2d, ("nnz", 2))
         check_shape("image_ids", image_ids, (count,))
         owners = image_ids.long()

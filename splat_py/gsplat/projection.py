@@ -229,7 +229,7 @@ def spherical_harmonics(
     if channels == 0:
         raise SplatError("coeffs has no channels; give at least one")
     if degrees_to_use not in range(5):
-        raise SplatError(f"degrees_to_use is {degrees_to_use!r}; use 0, 1, 2, 3 or 4")
+        raise SplatError(f"degrees_to_use must be between 0 and 4, and is {degrees_to_use!r}")
     if (needed := (degrees_to_use + 1) ** 2) > K:
         raise SplatError(f"coeffs holds {K} coefficients, but degrees_to_use={degrees_to_use} needs {needed}")
     if masks is not None:

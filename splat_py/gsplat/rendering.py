@@ -67,6 +67,9 @@ class UnscentedTransformParameters:
     in_image_margin_factor: float = 0.1
     require_all_sigma_points_valid: bool = field(default_factory=is_1_5)
 
+    def __post_init__(self) -> None:
+        UnscentedTransform.of(self)
+
 
 class FThetaPolynomialType(IntEnum):
     """The polynomial of an f-theta camera that is exact; the other one, about its inverse, has no effect here."""

@@ -136,7 +136,7 @@ def check_cameras(
     if c == 0:
         raise SplatError("viewmats holds no camera; give at least one")
     check_shape("Ks", Ks, (*scenes, c, 3, 3))
-    model = camera_model if isinstance(camera_model, str) else "a type of your own"
+    model = camera_model if isinstance(camera_model, str) else "your own"
     given = {name: numbers for name, numbers in (coefficients or {}).items() if numbers is not None}
     for name, numbers in given.items():
         counts = _LENSES.get(model, {}).get(name)
@@ -147,7 +147,9 @@ def check_cameras(
                 )
             counts = tuple(range(1, 13))
         elif counts is None:
-            raise SplatError(f"{name} means nothing to camera_model={model!r}; leave {name} out")
+            *unknown, last = (lens for lens in _LENSES["pinhole"] if lens not in _LENSES.get(model, {}))
+            lenses = f"{', '.join(unknown)}, or {last}"
+            raise SplatError(f"{model} camera model does not support {lenses} parameters; leave {name} out")
         check_shape(name, numbers, *((*scenes, c, count) for count in counts))
     if (shutter is None) != (viewmats_rs is None):
         raise SplatError("rolling_shutter and viewmats_rs belong together; give both or neither")

@@ -73,6 +73,9 @@ def test_wrong_arguments_are_named() -> None:
     means2d, radii, depths = boxes()
     refused("radii has shape", isect_tiles, means2d, radii[0], depths, TILE, COLUMNS, ROWS)
     refused("image_ids and n_images", isect_tiles, means2d[0], radii[0], depths[0], TILE, COLUMNS, ROWS, packed=True)
+    one_list = {"packed": True, "n_images": 1, "image_ids": torch.zeros(len(radii[0]), dtype=torch.int32)}
+    with pytest.raises(RuntimeError, match="segmented sort is not supported for packed inputs"):
+        isect_tiles(means2d[0], radii[0], depths[0], TILE, COLUMNS, ROWS, segmented=True, **one_list)
     refused("64-bit keys", isect_tiles, means2d, radii, depths, 1, 1 << 20, 1 << 20)
     t = tiled(dtype=EXACT)
     refused("transmittances has shape", t.indices, T=torch.ones(2, 3))

@@ -58,7 +58,7 @@ def test_wrong_arguments_are_named() -> None:
     with pytest.raises(NotImplementedError, match="lidar"):
         project(s, camera_model="lidar")
     dirs, coeffs = torch.randn(10, 3), torch.randn(10, 9, 3)
-    refused("degrees_to_use is 5", spherical_harmonics, 5, dirs, coeffs)
+    refused("degrees_to_use must be between 0 and 4", spherical_harmonics, 5, dirs, coeffs)
     refused("coeffs holds 9 coefficients", spherical_harmonics, 3, dirs, coeffs)
     refused("coeffs has no channels", spherical_harmonics, 0, dirs, coeffs[..., :0])
     refused("coeffs has shape", spherical_harmonics, 0, dirs[:5], coeffs)

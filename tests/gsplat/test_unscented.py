@@ -198,13 +198,15 @@ def test_what_the_stages_refuse() -> None:
     camera = s.viewmats, s.Ks, s.width, s.height
     project = gsplat.fully_fused_projection_with_ut
     refused(
-        "radial_coeffs means nothing to camera_model='ortho'",
+        "ortho camera model does not support radial_coeffs, tangential_coeffs, or thin_prism_coeffs parameters",
         project,
         *gaussians,
         *camera,
         camera_model="ortho",
         radial_coeffs=torch.zeros(2, 6),
     )
+    with pytest.raises(RuntimeError, match="alpha must be positive and kappa more than -3"):
+        UnscentedTransformParameters(kappa=-4.0)
     refused("ftheta_coeffs and camera_model='ftheta' belong together", project, *gaussians, *camera, camera_model="ftheta")
     refused(r"scales has shape \[49, 3\]", project, s.means, s.quats, s.scales[1:], None, *camera)
     refused("quats is None", project, s.means, None, s.scales, None, *camera)

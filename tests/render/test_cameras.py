@@ -1,6 +1,7 @@
 """The unscented transform, rolling shutters, and callers' own cameras, against float64."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -274,7 +275,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("viewmats_rs", {"rolling_shutter": RollingShutterType.ROLLING_TOP_TO_BOTTOM, "viewmats_rs": torch.eye(4)}),
     ("rolling_shutter", {"rolling_shutter": "ROLLING_UPWARDS", "viewmats_rs": torch.eye(4).repeat(2, 1, 1)}),
     ("with_ut", {"with_ut": True, "covars": torch.eye(3).repeat(20, 1, 1)}),
-    ("ut_params", {"with_ut": True, "ut_params": UnscentedTransformParameters(alpha=0.0)}),
+    ("ut_params", {"with_ut": True, "ut_params": SimpleNamespace(alpha=0.0, beta=2.0, kappa=0.0, in_image_margin_factor=0.1)}),
     ("ut_params", {"with_ut": True, "ut_params": {"alpha": 0.1}}),
 ]
 

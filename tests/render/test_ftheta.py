@@ -260,5 +260,5 @@ def test_what_belongs_together() -> None:
     size = {"width": WIDTH, "height": HEIGHT}
     refused("ftheta_coeffs.reference_poly is None", render, torch.zeros(2, 4))
     refused("belong together", rasterization, **inputs, **size, ftheta_coeffs=parameters(False))
-    refused("radial_coeffs means nothing to camera_model='ftheta'", render, parameters(False), radial_coeffs=torch.zeros(2, 4))
+    refused("ftheta camera model does not support radial_coeffs", render, parameters(False), radial_coeffs=torch.zeros(2, 4))
     refused("pixeldist_to_angle_poly must be 0 at 0 and rise", render, Parameters(linear_cde=CDE, max_angle=1.0))
