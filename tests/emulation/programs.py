@@ -1,10 +1,31 @@
 """The source and the programs of all specialisations of a test session, each made once."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
+from splat_py.gpu import emission
 from tests.emulation.compiler import Compiler, Source
 from tests.emulation.kernels import Specialisation
 from tests.emulation.program import Program
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Fail if the compiler warns of a variable that may have no value. SlangPy would print that to users."""
+    run = emission._run
+
+    def checked(arguments: list[str], result_of: Any) -> Any:
+        def result(request: int) -> Any:
+            messages = emission._Library().diagnostics(request) or b""
+            assert b"41016" not in messages, messages.decode()
+            return result_of(request)
+
+        return run(arguments, result)
+
+    with patch.object(emission, "_run", checked):
+        yield
 
 
 class Programs:
@@ -20,7 +41,8 @@ class Programs:
     def kernel(self, specialisation: Specialisation) -> Source:
         if specialisation not in self._kernels:
             module, entry, constants = specialisation
-            self._kernels[specialisation] = self.compiler.language.emit(module, entry, dict(constants))
+            with without_warnings():
+                self._kernels[specialisation] = self.compiler.language.emit(module, entry, dict(constants))
         return self._kernels[specialisation]
 
     def run(self, specialisation: Specialisation, *dispatch: Any) -> None:
