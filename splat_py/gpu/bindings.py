@@ -59,8 +59,8 @@ SCALARS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 @dataclass(frozen=True)
 class Bindings:
-    """The buffers and uniforms of an entry point. A dispatch may bind the module's other globals too, so that entry
-    points can be bound alike. A buffer that a specialisation switches off is bound to None."""
+    """The buffers and uniforms of an entry point. A dispatch may give the module's other globals too, so that entry points can
+    be given alike. A buffer that a specialisation switches off is bound to None."""
 
     kernel: str  # its name in errors
     known: Globals  # all globals of its modules
@@ -83,9 +83,15 @@ class Bindings:
             found.setdefault(argument, []).append((tuple(attributes), name, name in self.known.buffers))
         return found
 
+    @cached_property
+    def _parts(self) -> dict[str, list[tuple[tuple[str, ...], str, bool]]]:
+        """The same for what the entry point needs: binding the rest costs as much."""
+        needed = self.needed.buffers.keys() | self.needed.uniforms.keys()
+        return {argument: [part for part in parts if part[1] in needed] for argument, parts in self._arguments.items()}
+
     def values(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Uniform], dict[str, Array | None]]:
-        """Return the uniforms and buffers of a dispatch by their names in `known`; BindingError if an argument lacks a field of
-        its struct, or has an array that the struct lacks."""
+        """Return the needed uniforms and buffers of a dispatch by their names; BindingError if an argument lacks one, or has an
+        array that its struct lacks."""
         uniforms: dict[str, Uniform] = {}
         buffers: dict[str, Array | None] = {}
         for argument, value in arguments.items():
@@ -95,7 +101,7 @@ class Bindings:
             if argument not in self._arguments:
                 known = ", ".join(self._arguments) or "none"
                 raise BindingError(f"{self.kernel}: there is no argument {argument}; its arguments are {known}")
-            for attributes, name, is_buffer in self._arguments[argument]:
+            for attributes, name, is_buffer in self._parts[argument]:
                 found = value
                 for attribute in attributes:
                     if found is None:
