@@ -21,6 +21,7 @@ from typing import Any
 
 from splat_py.gpu.device import _GPU_TUNING
 from splat_py.gpu.sorting import _DIGIT_BITS
+from splat_py.render.tiles import in_one_word
 
 ISSUE, BANDWIDTH, LATENCY = 0.6, 0.8, 4
 _WAVE = 32
@@ -296,6 +297,7 @@ class Model:
         """Predicted time of each stage."""
         n, pixels = work.gaussians, work.pixels
         tiles = math.ceil(pixels / 256)
+        words = 1 if in_one_word(n, tiles) else 2
         find = self._find
         return {
             "project": self.elementwise([find("project.projectForward")], n, n * (44 + 36)),
@@ -304,9 +306,10 @@ class Model:
             "bin": self.elementwise(
                 map(find, ("tiles.countTiles", "tiles.emitIsects", "tiles.findTileOffsets", "prefix_sum.scanBlocks")),
                 n,
-                n * (2 * 40 + 12) + work.intersections * 12,
+                # Where both fit into one word, splats are written alone afterwards.
+                n * (2 * 40 + 12) + work.intersections * (12 if words == 1 else 16),
             ),
-            "sort tiles": self.sort(work.intersections, tiles.bit_length(), tuning.sort_threads, values=False),
+            "sort tiles": self.sort(work.intersections, tiles.bit_length(), tuning.sort_threads, values=words == 2),
             "rasterize": self.rasterize(work, tuning, backward=False),
             "loss": self.elementwise(
                 map(find, ("loss.ssimInTiles", "loss.gradientInTiles")),
