@@ -82,15 +82,14 @@ class Shading:
     ) -> None:
         """Write the tangents [directions, ...] of `colors`, from those of means, features, cameras and weights, all float32."""
         recorder.stage("shade tangents")
-        in_fours = self.features.fours is not None
-        tangents = (None, d_features) if in_fours else (d_features, None)
+        floats, fours = (d_features, None) if self.features.fours is None else (None, d_features)
         self._dispatch(
             recorder,
             "shadeTangents",
             linear_groups(self.colors.size // 3),
             directions=d_colors.size // max(self.colors.size, 1),
             v_means=d_means,
-            v_features=FeatureArrays(*tangents, None, self.features.stored),
+            v_features=FeatureArrays(floats, fours, None, self.features.stored),
             D_FEATURES=d_features is not None,
             d_weights=d_weights,
             d_viewmats=d_viewmats,

@@ -121,9 +121,10 @@ class Binning:
         recorder.stage("bin")
         per_isect = self._options.per_isect
         self._list_isects = ids if per_isect else None
-        self._ids = free.keys if ids is None or per_isect else ids
+        lists = free.keys if ids is None or per_isect else None
+        self._ids = ids if lists is None else lists
         isects = replace(self._isects, tiles=tiles, ids=ids)
-        counted: dict[str, Any] = {"isect_count": self.isect_count, "tile_offsets": self._offsets, "tile_ids": self._ids}
+        counted: dict[str, Any] = {"isect_count": self.isect_count, "tile_offsets": self._offsets, "tile_ids": lists}
         self._dispatch(recorder, "findTileOffsets", self.capacity + 1, isects=isects, **counted)
 
     def record_max_tile_count(self, recorder: Recorder) -> None:

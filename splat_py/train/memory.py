@@ -135,7 +135,8 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
     tiles = -(-largest.width // work.tuning.tile_size) * -(-largest.height // work.tuning.tile_size)
     isects = max(ISECTS_PER_GAUSSIAN * count, _ISECTS_PER_TILE * tiles)
     per_isect = config.photographs * _rows(isects, [row] * work.per_isect)
-    lists = _rows(isects, [1] * (5 if work.per_isect else 2 if in_one_word(count, tiles) else 4)) + per_isect
+    words = 5 if work.per_isect else 2 if in_one_word(count, tiles) else 4
+    lists = _rows(isects, [1] * words) + per_isect
 
     # Renders; colours apart from other channels; and the images of exposures, an environment or random backgrounds.
     floats = 3 + channels + 1 + config.has_surfels + (3 + channels if channels > 3 else 0)
