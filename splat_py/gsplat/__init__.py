@@ -18,6 +18,10 @@ from splat_py.gsplat.version import __version__, use
 
 _HARMONICS = ("spherical_harmonics", "spherical_harmonics_l0", "spherical_harmonics_l1_plus")
 _STAGES = {
+    "contributors": (
+        *("rasterize_contributing_gaussian_ids", "rasterize_num_contributing_gaussians"),
+        "rasterize_top_contributing_gaussian_ids",
+    ),
     "intersection": (
         *("accumulate", "accumulate_2dgs", "isect_offset_encode", "isect_tiles"),
         *("rasterize_to_indices_in_range", "rasterize_to_indices_in_range_2dgs"),

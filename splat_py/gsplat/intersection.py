@@ -4,6 +4,7 @@
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -164,8 +165,8 @@ def rasterize_to_indices_in_range(
         then front to back.
     """
     check_shape("conics", conics, (*leading("means2d", means2d, 2), 3))
-    lists = tile_size, isect_offsets, flatten_ids
-    return _indices(range_start, range_end, transmittances, means2d, conics, opacities, (image_width, image_height), *lists)
+    part, lists = (int(range_start), int(range_end)), (tile_size, isect_offsets, flatten_ids)
+    return _indices(part, transmittances, means2d, conics, opacities, (image_width, image_height), *lists)
 
 
 @torch.no_grad()
@@ -185,13 +186,29 @@ def rasterize_to_indices_in_range_2dgs(
     """Find the surfels that pixels blend, as `rasterize_to_indices_in_range` finds splats, by their ray_transforms
     [..., N, 3, 3]."""
     check_shape("ray_transforms", ray_transforms, (*leading("means2d", means2d, 2), 3, 3))
-    lists, shapes = (tile_size, isect_offsets, flatten_ids), ray_transforms.flatten(-2)
-    return _indices(range_start, range_end, transmittances, means2d, shapes, opacities, (image_width, image_height), *lists)
+    part, lists = (int(range_start), int(range_end)), (tile_size, isect_offsets, flatten_ids)
+    shapes = ray_transforms.flatten(-2)
+    return _indices(part, transmittances, means2d, shapes, opacities, (image_width, image_height), *lists)
 
 
 def _indices(
-    range_start: int,
-    range_end: int,
+    part: tuple[int, int],
+    transmittances: Tensor,
+    means2d: Tensor,
+    shapes: Tensor,
+    opacities: Tensor,
+    size: tuple[int, int],
+    *lists: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    *images, count = means2d.shape[:-1]
+    area = size[0] * size[1]
+    check_shape("transmittances", transmittances, (*images, size[1], size[0]))
+    where, splats, _ = blended(part, transmittances, means2d, shapes, opacities, size, *lists)
+    return splats % max(count, 1), where % area, where // area
+
+
+def blended(
+    part: tuple[int, int],
     transmittances: Tensor,
     means2d: Tensor,
     shapes: Tensor,
@@ -201,21 +218,22 @@ def _indices(
     isect_offsets: Tensor,
     flatten_ids: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    *images, count = means2d.shape[:-1]
+    """The pixel, across all images, the splat, as `flatten_ids` numbers it, and the weight α T of all that pixels blend, [M]
+    each, sorted by pixel, then front to back."""
+    images = tuple(transmittances.shape[:-2])
     image_width, image_height = size
-    check_shape("opacities", opacities, (*images, count))
-    check_shape("transmittances", transmittances, (*images, image_height, image_width))
-    check_tiles(isect_offsets, tuple(images), size, tile_size)
+    check_shape("opacities", opacities, tuple(means2d.shape[:-1]))
+    check_tiles(isect_offsets, images, size, tile_size)
     rows, columns = isect_offsets.shape[-2:]
     area, batch = image_height * image_width, tile_size**2
     starts = isect_offsets.reshape(-1).long()
     ends = torch.cat((starts[1:], starts.new_tensor([len(flatten_ids)])))
-    lasts = ends.minimum(starts + min(int(range_end) * batch, len(flatten_ids)))
-    firsts = starts + int(range_start) * batch
+    lasts = ends.minimum(starts + min(part[1] * batch, len(flatten_ids)))
+    firsts = starts + part[0] * batch
     left, ids = transmittances.reshape(-1), flatten_ids.long()
-    side, part = torch.arange(tile_size, device=ids.device), torch.arange(_PART, device=ids.device)
+    side, step = torch.arange(tile_size, device=ids.device), torch.arange(_PART, device=ids.device)
 
-    found = [ids.new_empty(2, 0)]
+    found, weights = [ids.new_empty(2, 0)], [left.new_empty(0)]
     # Process tiles with lists of similar lengths together, as many as memory allows.
     for tiles in (lasts - firsts).argsort().split(max(_MOST_TRIPLES // (batch * _PART), 1)):
         x = ((tiles % columns)[:, None, None] * tile_size + side).expand(-1, tile_size, -1).flatten(1)  # [T, P]
@@ -224,23 +242,24 @@ def _indices(
         pixels = (tiles // (columns * rows))[:, None] * area + y * image_width + x
         T = torch.where(done, 1.0, left[torch.where(done, 0, pixels)])
         for first in range(0, int((lasts - firsts)[tiles].max()), _PART):
-            positions = firsts[tiles, None] + first + part  # [T, K]
+            positions = firsts[tiles, None] + first + step  # [T, K]
             exists = positions < lasts[tiles, None]
             splats = ids[torch.where(exists, positions, 0)]
             centers = torch.stack((x, y), -1)[:, :, None] + 0.5
             alphas = _alphas(centers, means2d, shapes, opacities, splats[:, None]) * exists[:, None]  # [T, P, K]
             states = torch.cat((T[..., None], T[..., None] * (1 - alphas).cumprod(-1)), -1)
             # α is not negative, so after the first splat that would leave too little, all others would, too.
-            blended = (states[..., 1:] > _MIN_T) & ~done[..., None]
-            tile, place, number = (blended & (alphas > 0)).nonzero(as_tuple=True)
+            counted = (states[..., 1:] > _MIN_T) & ~done[..., None]
+            tile, place, number = at = (counted & (alphas > 0)).nonzero(as_tuple=True)
             found.append(torch.stack((pixels[tile, place], splats[tile, number])))
-            T = states.gather(-1, blended.sum(-1, keepdim=True))[..., 0]
-            done |= ~blended[..., -1]
+            weights.append((alphas * states[..., :-1])[at])
+            T = states.gather(-1, counted.sum(-1, keepdim=True))[..., 0]
+            done |= ~counted[..., -1]
             if done.all():
                 break
     where, which = torch.cat(found, 1)
     where, order = where.sort(stable=True)
-    return which[order] % max(count, 1), where % area, where // area
+    return where, which[order], torch.cat(weights)[order]
 
 
 def accumulate(

@@ -136,6 +136,33 @@ def test_unscented(camera_model: str, lens: bool) -> None:
     check(inputs, camera_model, WIDTH, HEIGHT, projected_of=reference, **options)
 
 
+@pytest.mark.parametrize("camera_model", ["pinhole", "fisheye", "ortho"])
+def test_sigma_points_behind_the_camera(camera_model: str) -> None:
+    """Their pixel is (0, 0), where one point on the image is enough."""
+    inputs = scene_of(camera_model, WIDTH, HEIGHT, seed=105)
+    with torch.no_grad():
+        inputs["means"][::3] *= 0.3
+        inputs["scales"][::3] *= 3
+    behind: list[Tensor] = []
+
+    def in_front(points: Tensor) -> Tensor:
+        behind.append(points[..., 2] <= 0)
+        return points[..., 2] > 0
+
+    def project(twins: dict[str, Tensor], c: int) -> Projected:
+        static = camera_of(twins, c, camera_model)
+
+        def camera(p: Tensor) -> tuple[Tensor, Tensor]:
+            pixel, point = static(p)
+            return torch.where(point[2] > 0, pixel, 0.0), point
+
+        gaussians = (twins[name] for name in ("means", "quats", "scales"))
+        return project_unscented(camera, *gaussians, WIDTH, HEIGHT, **FAR_REFERENCE, seen=in_front, extended=True)
+
+    check(inputs, camera_model, WIDTH, HEIGHT, projected_of=project, with_ut=True, ut_params=FAR, looser=20)
+    assert any(((~b[:, 0]) & b[:, 1:].any(1)).any() for b in behind)
+
+
 def test_gsplats_sigma_points() -> None:
     """Points a sixth of a standard deviation from the mean; images of points may lie outside by a tenth of the image."""
     inputs = scene_of("pinhole", WIDTH, HEIGHT, seed=92)

@@ -1,0 +1,127 @@
+"""The Gaussians that each pixel blends, with their weights α T (gsplat 1.6), by torch's operations. Not differentiable."""
+
+import torch
+from torch import Tensor
+
+from splat_py.base.errors import SplatError
+from splat_py.gpu.tensors import check_shape
+from splat_py.gsplat.checks import leading
+from splat_py.gsplat.intersection import blended
+
+# Batches of splats in a list: all.
+_ALL = 0, 1 << 30
+
+
+@torch.no_grad()
+def rasterize_num_contributing_gaussians(
+    means2d: Tensor,
+    conics: Tensor,
+    opacities: Tensor,
+    tile_offsets: Tensor,
+    flatten_ids: Tensor,
+    image_width: int,
+    image_height: int,
+    tile_size: int,
+) -> tuple[Tensor, Tensor]:
+    """Count the Gaussians that each pixel blends. SplatError if an argument has the wrong shape, or the tiles do not cover the
+    images.
+
+    Args:
+        means2d, conics, opacities: [..., N, 2], [..., N, 3], [..., N]; or packed [nnz, 2], [nnz, 3], [nnz].
+        tile_offsets, flatten_ids: each tile's list, from `isect_offset_encode` and `isect_tiles`.
+
+    Returns:
+        Counts, int32, and alphas, [..., H, W] each.
+    """
+    lists = tile_offsets, flatten_ids, image_width, image_height, tile_size
+    pixels, _, weights = _blended(means2d, conics, opacities, *lists)
+    shape = (*tile_offsets.shape[:-2], image_height, image_width)
+    counts = torch.zeros(shape, dtype=torch.int32, device=means2d.device)
+    alphas = weights.new_zeros(shape)
+    counts.view(-1).index_add_(0, pixels, torch.ones_like(pixels, dtype=torch.int32))
+    # α_1 + α_2 T_2 + … = 1 - T.
+    alphas.view(-1).index_add_(0, pixels, weights)
+    return counts, alphas
+
+
+@torch.no_grad()
+def rasterize_contributing_gaussian_ids(
+    means2d: Tensor,
+    conics: Tensor,
+    opacities: Tensor,
+    tile_offsets: Tensor,
+    flatten_ids: Tensor,
+    image_width: int,
+    image_height: int,
+    tile_size: int,
+    num_contributing_gaussians: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """List the Gaussians that each pixel blends, front to back: as many as `num_contributing_gaussians` [..., H, W] says, which
+    is at most K. The other arguments and the errors are those of `rasterize_num_contributing_gaussians`.
+
+    Returns:
+        Indices, int32, below N or nnz, and weights α T, [..., H, W, K] each; -1 and 0 after the last Gaussian.
+    """
+    shape = (*tile_offsets.shape[:-2], image_height, image_width)
+    check_shape("num_contributing_gaussians", num_contributing_gaussians, shape)
+    most = num_contributing_gaussians.reshape(-1).long()
+    lists = tile_offsets, flatten_ids, image_width, image_height, tile_size
+    pixels, splats, weights = _blended(means2d, conics, opacities, *lists)
+    before = torch.bincount(pixels, minlength=len(most)).cumsum(0).roll(1)
+    before[:1] = 0
+    place = torch.arange(len(pixels), device=pixels.device) - before[pixels]
+    kept = place < most[pixels]
+    at = pixels[kept], place[kept]
+    width = int(most.max()) if len(most) else 0
+    found = torch.full((len(most), width), -1, dtype=torch.int32, device=means2d.device)
+    found[at] = splats[kept].int()
+    of_found = weights.new_zeros(found.shape)
+    of_found[at] = weights[kept]
+    return found.reshape(*shape, width), of_found.reshape(*shape, width)
+
+
+@torch.no_grad()
+def rasterize_top_contributing_gaussian_ids(
+    means2d: Tensor,
+    conics: Tensor,
+    opacities: Tensor,
+    tile_offsets: Tensor,
+    flatten_ids: Tensor,
+    image_width: int,
+    image_height: int,
+    tile_size: int,
+    num_depth_samples: int,
+) -> tuple[Tensor, Tensor]:
+    """List the `num_depth_samples` Gaussians of the largest weights α T in each pixel, front to back. The other arguments, the
+    errors and the results are those of `rasterize_contributing_gaussian_ids`."""
+    if num_depth_samples < 1:
+        raise SplatError(f"num_depth_samples is {num_depth_samples}; give at least 1")
+    arguments = means2d, conics, opacities, tile_offsets, flatten_ids, image_width, image_height, tile_size
+    counts, _ = rasterize_num_contributing_gaussians(*arguments)
+    found, weights = rasterize_contributing_gaussian_ids(*arguments, counts)
+    missing = max(num_depth_samples - found.shape[-1], 0)
+    found = torch.nn.functional.pad(found, (0, missing), value=-1)
+    weights = torch.nn.functional.pad(weights, (0, missing))
+    # Nothing has weight 0, so empty places come last.
+    places = weights.topk(num_depth_samples).indices.sort().values
+    return found.gather(-1, places), weights.gather(-1, places)
+
+
+def _blended(
+    means2d: Tensor,
+    conics: Tensor,
+    opacities: Tensor,
+    tile_offsets: Tensor,
+    flatten_ids: Tensor,
+    image_width: int,
+    image_height: int,
+    tile_size: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    splats = leading("means2d", means2d, 2)
+    check_shape("conics", conics, (*splats, 3))
+    images = splats[:-1] or leading("tile_offsets", tile_offsets, "tile_height", "tile_width")
+    through = torch.ones(*images, image_height, image_width, device=means2d.device)
+    lists = (image_width, image_height), tile_size, tile_offsets, flatten_ids
+    pixels, found, weights = blended(_ALL, through, means2d, conics, opacities, *lists)
+    # Lists of dense splats number those of all images.
+    return pixels, found % max(splats[-1], 1), weights
