@@ -91,7 +91,7 @@ class Binning:
         tiles = empty(capacity, np.uint32)
         ids = None if one_word else empty(capacity, np.uint32)
         of_isects = empty(capacity, np.uint32) if per_isect else None
-        self._isects = Isects(tiles, ids, capacity, splats.bit_length(), of_isects)
+        self._isects = Isects(tiles, ids, capacity, bits_of_splats(splats), of_isects)
         self._tile_sort = RadixSort(self._device, capacity, values=not one_word)
         self._ids = tiles if ids is None else ids
         self._list_isects: Array | None = None
@@ -166,9 +166,14 @@ class Binning:
         )
 
 
+def bits_of_splats(count: int) -> int:
+    """Return the bits of the largest of `count` indices."""
+    return (count - 1).bit_length()
+
+
 def in_one_word(splats: int, tiles: int) -> bool:
     """Return True if 32 bits hold an intersection's tile and splat."""
-    return splats.bit_length() + tiles.bit_length() <= 32
+    return bits_of_splats(splats) + tiles.bit_length() <= 32
 
 
 @dataclass(frozen=True)
