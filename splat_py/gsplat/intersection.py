@@ -252,7 +252,7 @@ def blended(
             counted = (states[..., 1:] > _MIN_T) & ~done[..., None]
             tile, place, number = at = (counted & (alphas > 0)).nonzero(as_tuple=True)
             found.append(torch.stack((pixels[tile, place], splats[tile, number])))
-            weights.append((alphas * states[..., :-1])[at])
+            weights.append(alphas[at] * states[at])
             T = states.gather(-1, counted.sum(-1, keepdim=True))[..., 0]
             done |= ~counted[..., -1]
             if done.all():
