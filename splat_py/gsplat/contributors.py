@@ -33,8 +33,8 @@ def rasterize_num_contributing_gaussians(
     Returns:
         Counts, int32, and alphas, [..., H, W] each.
     """
-    lists = tile_offsets, flatten_ids, image_width, image_height, tile_size
-    pixels, _, weights = _blended(means2d, conics, opacities, *lists)
+    splats, size = (means2d, conics, opacities), (image_width, image_height)
+    pixels, _, weights = _blended(splats, tile_offsets, flatten_ids, size, tile_size)
     shape = (*tile_offsets.shape[:-2], image_height, image_width)
     counts = torch.zeros(shape, dtype=torch.int32, device=means2d.device)
     alphas = weights.new_zeros(shape)
@@ -65,8 +65,8 @@ def rasterize_contributing_gaussian_ids(
     shape = (*tile_offsets.shape[:-2], image_height, image_width)
     check_shape("num_contributing_gaussians", num_contributing_gaussians, shape)
     most = num_contributing_gaussians.reshape(-1).long()
-    lists = tile_offsets, flatten_ids, image_width, image_height, tile_size
-    pixels, splats, weights = _blended(means2d, conics, opacities, *lists)
+    splats, size = (means2d, conics, opacities), (image_width, image_height)
+    pixels, which, weights = _blended(splats, tile_offsets, flatten_ids, size, tile_size)
     before = torch.bincount(pixels, minlength=len(most)).cumsum(0).roll(1)
     before[:1] = 0
     place = torch.arange(len(pixels), device=pixels.device) - before[pixels]
@@ -74,7 +74,7 @@ def rasterize_contributing_gaussian_ids(
     at = pixels[kept], place[kept]
     width = int(most.max()) if len(most) else 0
     found = torch.full((len(most), width), -1, dtype=torch.int32, device=means2d.device)
-    found[at] = splats[kept].int()
+    found[at] = which[kept].int()
     of_found = weights.new_zeros(found.shape)
     of_found[at] = weights[kept]
     return found.reshape(*shape, width), of_found.reshape(*shape, width)
@@ -108,20 +108,12 @@ def rasterize_top_contributing_gaussian_ids(
 
 
 def _blended(
-    means2d: Tensor,
-    conics: Tensor,
-    opacities: Tensor,
-    tile_offsets: Tensor,
-    flatten_ids: Tensor,
-    image_width: int,
-    image_height: int,
-    tile_size: int,
+    splats: tuple[Tensor, Tensor, Tensor], tile_offsets: Tensor, flatten_ids: Tensor, size: tuple[int, int], tile_size: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    splats = leading("means2d", means2d, 2)
-    check_shape("conics", conics, (*splats, 3))
-    images = splats[:-1] or leading("tile_offsets", tile_offsets, "tile_height", "tile_width")
-    through = torch.ones(*images, image_height, image_width, device=means2d.device)
-    lists = (image_width, image_height), tile_size, tile_offsets, flatten_ids
-    pixels, found, weights = blended(_ALL, through, means2d, conics, opacities, *lists)
+    counts = leading("means2d", splats[0], 2)
+    check_shape("conics", splats[1], (*counts, 3))
+    images = counts[:-1] or leading("tile_offsets", tile_offsets, "tile_height", "tile_width")
+    through = torch.ones(*images, size[1], size[0], device=splats[0].device)
+    pixels, found, weights = blended(_ALL, through, splats, size, (tile_size, tile_offsets, flatten_ids))
     # Lists of dense splats number those of all images.
-    return pixels, found % max(splats[-1], 1), weights
+    return pixels, found % max(counts[-1], 1), weights

@@ -4,7 +4,7 @@
 """
 
 import math
-from typing import Any
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -166,7 +166,7 @@ def rasterize_to_indices_in_range(
     """
     check_shape("conics", conics, (*leading("means2d", means2d, 2), 3))
     part, lists = (int(range_start), int(range_end)), (tile_size, isect_offsets, flatten_ids)
-    return _indices(part, transmittances, means2d, conics, opacities, (image_width, image_height), *lists)
+    return _indices(part, transmittances, (means2d, conics, opacities), (image_width, image_height), lists)
 
 
 @torch.no_grad()
@@ -187,41 +187,34 @@ def rasterize_to_indices_in_range_2dgs(
     [..., N, 3, 3]."""
     check_shape("ray_transforms", ray_transforms, (*leading("means2d", means2d, 2), 3, 3))
     part, lists = (int(range_start), int(range_end)), (tile_size, isect_offsets, flatten_ids)
-    shapes = ray_transforms.flatten(-2)
-    return _indices(part, transmittances, means2d, shapes, opacities, (image_width, image_height), *lists)
+    splats = means2d, ray_transforms.flatten(-2), opacities
+    return _indices(part, transmittances, splats, (image_width, image_height), lists)
+
+
+# Means, shapes and opacities.
+_Splats: TypeAlias = tuple[Tensor, Tensor, Tensor]
+# The tiles' size, offsets of lists, and lists.
+_Lists: TypeAlias = tuple[int, Tensor, Tensor]
 
 
 def _indices(
-    part: tuple[int, int],
-    transmittances: Tensor,
-    means2d: Tensor,
-    shapes: Tensor,
-    opacities: Tensor,
-    size: tuple[int, int],
-    *lists: Any,
+    part: tuple[int, int], transmittances: Tensor, splats: _Splats, size: tuple[int, int], lists: _Lists
 ) -> tuple[Tensor, Tensor, Tensor]:
-    *images, count = means2d.shape[:-1]
+    *images, count = splats[0].shape[:-1]
     area = size[0] * size[1]
     check_shape("transmittances", transmittances, (*images, size[1], size[0]))
-    where, splats, _ = blended(part, transmittances, means2d, shapes, opacities, size, *lists)
-    return splats % max(count, 1), where % area, where // area
+    where, which, _ = blended(part, transmittances, splats, size, lists)
+    return which % max(count, 1), where % area, where // area
 
 
 def blended(
-    part: tuple[int, int],
-    transmittances: Tensor,
-    means2d: Tensor,
-    shapes: Tensor,
-    opacities: Tensor,
-    size: tuple[int, int],
-    tile_size: int,
-    isect_offsets: Tensor,
-    flatten_ids: Tensor,
+    part: tuple[int, int], transmittances: Tensor, splats: _Splats, size: tuple[int, int], lists: _Lists
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The pixel, across all images, the splat, as `flatten_ids` numbers it, and the weight α T of all that pixels blend, [M]
-    each, sorted by pixel, then front to back."""
+    """The pixel, across all images, the splat, as the lists number it, and the weight α T of all that pixels blend, [M] each,
+    sorted by pixel, then front to back."""
     images = tuple(transmittances.shape[:-2])
-    image_width, image_height = size
+    (means2d, shapes, opacities), (image_width, image_height) = splats, size
+    tile_size, isect_offsets, flatten_ids = lists
     check_shape("opacities", opacities, tuple(means2d.shape[:-1]))
     check_tiles(isect_offsets, images, size, tile_size)
     rows, columns = isect_offsets.shape[-2:]
@@ -244,14 +237,14 @@ def blended(
         for first in range(0, int((lasts - firsts)[tiles].max()), _PART):
             positions = firsts[tiles, None] + first + step  # [T, K]
             exists = positions < lasts[tiles, None]
-            splats = ids[torch.where(exists, positions, 0)]
+            listed = ids[torch.where(exists, positions, 0)]
             centers = torch.stack((x, y), -1)[:, :, None] + 0.5
-            alphas = _alphas(centers, means2d, shapes, opacities, splats[:, None]) * exists[:, None]  # [T, P, K]
+            alphas = _alphas(centers, means2d, shapes, opacities, listed[:, None]) * exists[:, None]  # [T, P, K]
             states = torch.cat((T[..., None], T[..., None] * (1 - alphas).cumprod(-1)), -1)
             # α is not negative, so after the first splat that would leave too little, all others would, too.
             counted = (states[..., 1:] > _MIN_T) & ~done[..., None]
             tile, place, number = at = (counted & (alphas > 0)).nonzero(as_tuple=True)
-            found.append(torch.stack((pixels[tile, place], splats[tile, number])))
+            found.append(torch.stack((pixels[tile, place], listed[tile, number])))
             weights.append(alphas[at] * states[at])
             T = states.gather(-1, counted.sum(-1, keepdim=True))[..., 0]
             done |= ~counted[..., -1]
