@@ -85,7 +85,7 @@ class Bindings:
 
     @cached_property
     def _parts(self) -> dict[str, list[tuple[tuple[str, ...], str, bool]]]:
-        """The same for what the entry point needs: binding the rest costs as much."""
+        """`_arguments` without what the entry point does not need, which costs as much to bind."""
         needed = self.needed.buffers.keys() | self.needed.uniforms.keys()
         return {argument: [part for part in parts if part[1] in needed] for argument, parts in self._arguments.items()}
 

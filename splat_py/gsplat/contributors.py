@@ -8,7 +8,7 @@ from splat_py.gpu.tensors import check_shape
 from splat_py.gsplat.checks import leading
 from splat_py.gsplat.intersection import blended
 
-# Batches of splats in a list: all.
+# All batches of a list.
 _ALL = 0, 1 << 30
 
 
