@@ -64,7 +64,7 @@ def rasterize_contributing_gaussian_ids(
     """
     shape = (*tile_offsets.shape[:-2], image_height, image_width)
     check_shape("num_contributing_gaussians", num_contributing_gaussians, shape)
-    most = num_contributing_gaussians.reshape(-1).long()
+    most = num_contributing_gaussians.reshape(-1).long().clamp(min=0)
     splats, size = (means2d, conics, opacities), (image_width, image_height)
     pixels, which, weights = _blended(splats, tile_offsets, flatten_ids, size, tile_size)
     before = torch.bincount(pixels, minlength=len(most)).cumsum(0).roll(1)
