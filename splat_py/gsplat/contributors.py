@@ -1,5 +1,7 @@
 """The Gaussians that each pixel blends, with their weights α T (gsplat 1.6), by torch's operations. Not differentiable."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -36,12 +38,10 @@ def rasterize_num_contributing_gaussians(
     splats, size = (means2d, conics, opacities), (image_width, image_height)
     pixels, _, weights = _blended(splats, tile_offsets, flatten_ids, size, tile_size)
     shape = (*tile_offsets.shape[:-2], image_height, image_width)
-    counts = torch.zeros(shape, dtype=torch.int32, device=means2d.device)
-    alphas = weights.new_zeros(shape)
-    counts.view(-1).index_add_(0, pixels, torch.ones_like(pixels, dtype=torch.int32))
+    counts = torch.bincount(pixels, minlength=math.prod(shape))
     # α_1 + α_2 T_2 + … = 1 - T.
-    alphas.view(-1).index_add_(0, pixels, weights)
-    return counts, alphas
+    alphas = weights.new_zeros(len(counts)).index_add_(0, pixels, weights)
+    return counts.int().reshape(shape), alphas.reshape(shape)
 
 
 @torch.no_grad()
@@ -64,20 +64,9 @@ def rasterize_contributing_gaussian_ids(
     """
     shape = (*tile_offsets.shape[:-2], image_height, image_width)
     check_shape("num_contributing_gaussians", num_contributing_gaussians, shape)
-    most = num_contributing_gaussians.reshape(-1).long().clamp(min=0)
     splats, size = (means2d, conics, opacities), (image_width, image_height)
     pixels, which, weights = _blended(splats, tile_offsets, flatten_ids, size, tile_size)
-    before = torch.bincount(pixels, minlength=len(most)).cumsum(0).roll(1)
-    before[:1] = 0
-    place = torch.arange(len(pixels), device=pixels.device) - before[pixels]
-    kept = place < most[pixels]
-    at = pixels[kept], place[kept]
-    width = int(most.max()) if len(most) else 0
-    found = torch.full((len(most), width), -1, dtype=torch.int32, device=means2d.device)
-    found[at] = which[kept].int()
-    of_found = weights.new_zeros(found.shape)
-    of_found[at] = weights[kept]
-    return found.reshape(*shape, width), of_found.reshape(*shape, width)
+    return _listed(pixels, which, weights, num_contributing_gaussians.clamp(min=0))
 
 
 @torch.no_grad()
@@ -96,15 +85,30 @@ def rasterize_top_contributing_gaussian_ids(
     errors and the results are those of `rasterize_contributing_gaussian_ids`."""
     if num_depth_samples < 1:
         raise SplatError(f"num_depth_samples is {num_depth_samples}; give at least 1")
-    arguments = means2d, conics, opacities, tile_offsets, flatten_ids, image_width, image_height, tile_size
-    counts, _ = rasterize_num_contributing_gaussians(*arguments)
-    found, weights = rasterize_contributing_gaussian_ids(*arguments, counts)
+    splats, size = (means2d, conics, opacities), (image_width, image_height)
+    pixels, which, each = _blended(splats, tile_offsets, flatten_ids, size, tile_size)
+    shape = (*tile_offsets.shape[:-2], image_height, image_width)
+    found, weights = _listed(pixels, which, each, torch.bincount(pixels, minlength=math.prod(shape)).reshape(shape))
     missing = max(num_depth_samples - found.shape[-1], 0)
     found = torch.nn.functional.pad(found, (0, missing), value=-1)
     weights = torch.nn.functional.pad(weights, (0, missing))
     # Nothing has weight 0, so empty places come last.
     places = weights.topk(num_depth_samples).indices.sort().values
     return found.gather(-1, places), weights.gather(-1, places)
+
+
+def _listed(pixels: Tensor, splats: Tensor, weights: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
+    """The splats of each pixel and their weights, [..., H, W, K], at most as many as `most` [..., H, W] says."""
+    counts = torch.bincount(pixels, minlength=most.numel())
+    place = torch.arange(len(pixels), device=pixels.device) - (counts.cumsum(0) - counts)[pixels]
+    kept = place < most.reshape(-1)[pixels]
+    at = pixels[kept], place[kept]
+    width = int(most.max()) if most.numel() else 0
+    found = torch.full((most.numel(), width), -1, dtype=torch.int32, device=pixels.device)
+    found[at] = splats[kept].int()
+    of_found = weights.new_zeros(found.shape)
+    of_found[at] = weights[kept]
+    return found.reshape(*most.shape, width), of_found.reshape(*most.shape, width)
 
 
 def _blended(

@@ -91,7 +91,7 @@ class Binning:
         tiles = empty(capacity, np.uint32)
         ids = None if one_word else empty(capacity, np.uint32)
         of_isects = empty(capacity, np.uint32) if per_isect else None
-        self._isects = Isects(tiles, ids, capacity, bits_of_splats(splats), of_isects)
+        self._isects = Isects(tiles, ids, capacity, bits_of_splats(splats) if one_word else 0, of_isects)
         self._tile_sort = RadixSort(self._device, capacity, values=not one_word)
         self._ids = tiles if ids is None else ids
         self._list_isects: Array | None = None
@@ -115,8 +115,8 @@ class Binning:
         self._dispatch(recorder, "emitIsects", self.splats.count, isects=self._isects, **before)
         recorder.stage("sort tiles")
         # Intersections without a tile have the number one past the last.
-        bits, lowest = self.grid.count.bit_length(), self._isects.splat_bits if self._isects.one_word else 0
-        pairs = Pairs(self._isects.tiles, self._isects.ids)
+        bits, pairs = self.grid.count.bit_length(), Pairs(self._isects.tiles, self._isects.ids)
+        lowest = self._isects.splat_bits
         (tiles, ids), free = self._tile_sort.record(recorder, pairs, self.isect_count, bits, lowest=lowest)
         recorder.stage("bin")
         per_isect = self._options.per_isect
