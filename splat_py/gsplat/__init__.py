@@ -28,6 +28,11 @@ _STAGES = {
     ),
     "pixels": ("rasterize_to_pixels", "rasterize_to_pixels_2dgs"),
     "projection": ("fully_fused_projection", "fully_fused_projection_2dgs", *_HARMONICS),
+    "sparse": (
+        *("build_sparse_tile_layout", "isect_tiles_sparse", "rasterize_contributing_gaussian_ids_sparse"),
+        *("rasterize_num_contributing_gaussians_sparse", "rasterize_to_pixels_sparse"),
+        "rasterize_top_contributing_gaussian_ids_sparse",
+    ),
     "torch_impl": ("proj", "quat_scale_to_covar_preci", "world_to_cam"),
     "unscented": ("fully_fused_projection_with_ut", "rasterize_to_pixels_eval3d", "rasterize_to_pixels_eval3d_extra"),
 }

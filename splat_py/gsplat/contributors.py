@@ -1,6 +1,7 @@
 """The Gaussians that each pixel blends, with their weights α T (gsplat 1.6), by torch's operations. Not differentiable."""
 
 import math
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -35,13 +36,9 @@ def rasterize_num_contributing_gaussians(
     Returns:
         Counts, int32, and alphas, [..., H, W] each.
     """
-    splats, size = (means2d, conics, opacities), (image_width, image_height)
-    pixels, _, weights = _blended(splats, tile_offsets, flatten_ids, size, tile_size)
     shape = (*tile_offsets.shape[:-2], image_height, image_width)
-    counts = torch.bincount(pixels, minlength=math.prod(shape))
-    # α_1 + α_2 T_2 + … = 1 - T.
-    alphas = weights.new_zeros(len(counts)).index_add_(0, pixels, weights)
-    return counts.int().reshape(shape), alphas.reshape(shape)
+    splats, size = (means2d, conics, opacities), (image_width, image_height)
+    return Blended.of(splats, tile_offsets, flatten_ids, size, tile_size).counted(shape)
 
 
 @torch.no_grad()
@@ -65,8 +62,7 @@ def rasterize_contributing_gaussian_ids(
     shape = (*tile_offsets.shape[:-2], image_height, image_width)
     check_shape("num_contributing_gaussians", num_contributing_gaussians, shape)
     splats, size = (means2d, conics, opacities), (image_width, image_height)
-    pixels, which, weights = _blended(splats, tile_offsets, flatten_ids, size, tile_size)
-    return _listed(pixels, which, weights, num_contributing_gaussians.clamp(min=0))
+    return Blended.of(splats, tile_offsets, flatten_ids, size, tile_size).listed(num_contributing_gaussians)
 
 
 @torch.no_grad()
@@ -83,41 +79,66 @@ def rasterize_top_contributing_gaussian_ids(
 ) -> tuple[Tensor, Tensor]:
     """List the `num_depth_samples` Gaussians of the largest weights α T in each pixel, front to back. The other arguments, the
     errors and the results are those of `rasterize_contributing_gaussian_ids`."""
-    if num_depth_samples < 1:
-        raise SplatError(f"num_depth_samples is {num_depth_samples}; give at least 1")
-    splats, size = (means2d, conics, opacities), (image_width, image_height)
-    pixels, which, each = _blended(splats, tile_offsets, flatten_ids, size, tile_size)
     shape = (*tile_offsets.shape[:-2], image_height, image_width)
-    found, weights = _listed(pixels, which, each, torch.bincount(pixels, minlength=math.prod(shape)).reshape(shape))
-    missing = max(num_depth_samples - found.shape[-1], 0)
-    found = torch.nn.functional.pad(found, (0, missing), value=-1)
-    weights = torch.nn.functional.pad(weights, (0, missing))
-    # Nothing has weight 0, so empty places come last.
-    places = weights.topk(num_depth_samples).indices.sort().values
-    return found.gather(-1, places), weights.gather(-1, places)
+    splats, size = (means2d, conics, opacities), (image_width, image_height)
+    return Blended.of(splats, tile_offsets, flatten_ids, size, tile_size).top(shape, num_depth_samples)
 
 
-def _listed(pixels: Tensor, splats: Tensor, weights: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
-    """The splats of each pixel and their weights, [..., H, W, K], at most as many as `most` [..., H, W] says."""
-    counts = torch.bincount(pixels, minlength=most.numel())
-    place = torch.arange(len(pixels), device=pixels.device) - (counts.cumsum(0) - counts)[pixels]
-    kept = place < most.reshape(-1)[pixels]
-    at = pixels[kept], place[kept]
-    width = int(most.max()) if most.numel() else 0
-    found = torch.full((most.numel(), width), -1, dtype=torch.int32, device=pixels.device)
-    found[at] = splats[kept].int()
-    of_found = weights.new_zeros(found.shape)
-    of_found[at] = weights[kept]
-    return found.reshape(*most.shape, width), of_found.reshape(*most.shape, width)
+class Blended(NamedTuple):
+    """All that pixels blend, [M] each, sorted by pixel, then front to back."""
 
+    pixels: Tensor  # int64, counting through all images, or through chosen pixels
+    splats: Tensor  # int64, below N or nnz
+    weights: Tensor  # α T
 
-def _blended(
-    splats: tuple[Tensor, Tensor, Tensor], tile_offsets: Tensor, flatten_ids: Tensor, size: tuple[int, int], tile_size: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    counts = leading("means2d", splats[0], 2)
-    check_shape("conics", splats[1], (*counts, 3))
-    images = counts[:-1] or leading("tile_offsets", tile_offsets, "tile_height", "tile_width")
-    through = torch.ones(*images, size[1], size[0], device=splats[0].device)
-    pixels, found, weights = blended(_ALL, through, splats, size, (tile_size, tile_offsets, flatten_ids))
-    # Lists of dense splats number those of all images.
-    return pixels, found % max(counts[-1], 1), weights
+    @classmethod
+    def of(
+        cls,
+        splats: tuple[Tensor, Tensor, Tensor],
+        tile_offsets: Tensor,
+        flatten_ids: Tensor,
+        size: tuple[int, int],
+        tile_size: int,
+    ) -> Self:
+        """Blend the lists of tiles. The arguments and the errors are those of `rasterize_num_contributing_gaussians`."""
+        counts = leading("means2d", splats[0], 2)
+        check_shape("conics", splats[1], (*counts, 3))
+        images = counts[:-1] or leading("tile_offsets", tile_offsets, "tile_height", "tile_width")
+        through = torch.ones(*images, size[1], size[0], device=splats[0].device)
+        pixels, found, weights = blended(_ALL, through, splats, size, (tile_size, tile_offsets, flatten_ids))
+        # Lists of dense splats number those of all images.
+        return cls(pixels, found % max(counts[-1], 1), weights)
+
+    def counted(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """How much each of the pixels [shape] blends, int32, and its alpha."""
+        counts = torch.bincount(self.pixels, minlength=math.prod(shape))
+        # α_1 + α_2 T_2 + … = 1 - T.
+        alphas = self.weights.new_zeros(len(counts)).index_add_(0, self.pixels, self.weights)
+        return counts.int().reshape(shape), alphas.reshape(shape)
+
+    def listed(self, most: Tensor) -> tuple[Tensor, Tensor]:
+        """The splats of each pixel, int32, and their weights, [..., K], at most as many as `most` [...] says, which is at most
+        K; -1 and 0 in empty places."""
+        most = most.clamp(min=0)
+        counts = torch.bincount(self.pixels, minlength=most.numel())
+        place = torch.arange(len(self.pixels), device=self.pixels.device) - (counts.cumsum(0) - counts)[self.pixels]
+        kept = place < most.reshape(-1)[self.pixels]
+        at = self.pixels[kept], place[kept]
+        width = int(most.max()) if most.numel() else 0
+        found = torch.full((most.numel(), width), -1, dtype=torch.int32, device=self.pixels.device)
+        found[at] = self.splats[kept].int()
+        of_found = self.weights.new_zeros(found.shape)
+        of_found[at] = self.weights[kept]
+        return found.reshape(*most.shape, width), of_found.reshape(*most.shape, width)
+
+    def top(self, shape: tuple[int, ...], count: int) -> tuple[Tensor, Tensor]:
+        """The splats of the largest weights in each of the pixels [shape], front to back, and the weights, [..., count]."""
+        if count < 1:
+            raise SplatError(f"num_depth_samples is {count}; give at least 1")
+        found, weights = self.listed(torch.bincount(self.pixels, minlength=math.prod(shape)).reshape(shape))
+        missing = max(count - found.shape[-1], 0)
+        found = torch.nn.functional.pad(found, (0, missing), value=-1)
+        weights = torch.nn.functional.pad(weights, (0, missing))
+        # Nothing has weight 0, so empty places come last.
+        places = weights.topk(count).indices.sort().values
+        return found.gather(-1, places), weights.gather(-1, places)

@@ -208,10 +208,15 @@ def _indices(
 
 
 def blended(
-    part: tuple[int, int], transmittances: Tensor, splats: _Splats, size: tuple[int, int], lists: _Lists
+    part: tuple[int, int],
+    transmittances: Tensor,
+    splats: _Splats,
+    size: tuple[int, int],
+    lists: _Lists,
+    rays: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The pixel, across all images, the splat, as the lists number it, and the weight α T of all that pixels blend, [M] each,
-    sorted by pixel, then front to back."""
+    sorted by pixel, then front to back. Splats along rays need those of all pixels, [..., H, W, 6]."""
     images = tuple(transmittances.shape[:-2])
     (means2d, shapes, opacities), (image_width, image_height) = splats, size
     tile_size, isect_offsets, flatten_ids = lists
@@ -233,13 +238,14 @@ def blended(
         y = ((tiles // columns % rows)[:, None, None] * tile_size + side[:, None]).expand(-1, -1, tile_size).flatten(1)
         done = (x >= image_width) | (y >= image_height)
         pixels = (tiles // (columns * rows))[:, None] * area + y * image_width + x
-        T = torch.where(done, 1.0, left[torch.where(done, 0, pixels)])
+        inside = torch.where(done, 0, pixels)
+        T = torch.where(done, 1.0, left[inside])
+        seen = torch.stack((x, y), -1) + 0.5 if rays is None else rays.reshape(-1, 6)[inside]
         for first in range(0, int((lasts - firsts)[tiles].max()), _PART):
             positions = firsts[tiles, None] + first + step  # [T, K]
             exists = positions < lasts[tiles, None]
             listed = ids[torch.where(exists, positions, 0)]
-            centers = torch.stack((x, y), -1)[:, :, None] + 0.5
-            alphas = _alphas(centers, means2d, shapes, opacities, listed[:, None]) * exists[:, None]  # [T, P, K]
+            alphas = _alphas(seen[:, :, None], means2d, shapes, opacities, listed[:, None]) * exists[:, None]  # [T, P, K]
             states = torch.cat((T[..., None], T[..., None] * (1 - alphas).cumprod(-1)), -1)
             # α is not negative, so after the first splat that would leave too little, all others would, too.
             counted = (states[..., 1:] > _MIN_T) & ~done[..., None]
@@ -335,18 +341,26 @@ def _blend(
     return image.reshape(*shape, -1), covered.reshape(*shape, 1)
 
 
-def _alphas(centers: Tensor, means2d: Tensor, shapes: Tensor, opacities: Tensor, splats: Tensor) -> Tensor:
-    """α [...] at pixel centres [..., 2] of splats [...], indexed across all images; 0 for skipped splats. Shapes are conics
-    [..., 3] or the rows of ray transforms [..., 9]."""
-    dx, dy = (centers - means2d.reshape(-1, 2)[splats]).unbind(-1)
+def _alphas(pixels: Tensor, means2d: Tensor, shapes: Tensor, opacities: Tensor, splats: Tensor) -> Tensor:
+    """α [...] at pixels [...] of splats [...], indexed across all images; 0 for skipped splats. Pixels are centres [..., 2] for
+    shapes that are conics [..., 3] or rows of ray transforms [..., 9], and rays [..., 6] for those of `Options.with_rays`."""
     shape = shapes.reshape(-1, shapes.shape[-1])[splats]
+    dx, dy = (pixels[..., :2] - means2d.reshape(-1, 2)[splats]).unbind(-1)
     if shapes.shape[-1] == 3:
         a, b, c = shape.unbind(-1)
         sigma = 0.5 * (a * dx * dx + c * dy * dy) + b * dx * dy
+    elif pixels.shape[-1] == 6:
+        # The least distance between ray and mean where Σ is the unit matrix (slang/splat/ray_gaussian.slang).
+        whiten, (origin, direction) = shape[..., :9].unflatten(-1, (3, 3)), pixels.split(3, -1)
+        to_mean = shape[..., 9:12] - origin
+        across = to_mean - direction * (to_mean * direction).sum(-1, keepdim=True)
+        to_mean, across, along = ((whiten @ v[..., None])[..., 0] for v in (to_mean, across, direction.expand_as(across)))
+        sigma = 0.5 * (torch.linalg.cross(across, along) ** 2).sum(-1) / (along**2).sum(-1)
+        sigma = torch.where((to_mean * along).sum(-1) > 0, sigma, math.inf)
     else:
         # The ray meets the surfel's plane where two planes through the pixel do (slang/splat/surfel.slang).
         u, v, w = shape.unflatten(-1, (3, 3)).unbind(-2)
-        x, y, z = torch.linalg.cross(centers[..., :1] * w - u, centers[..., 1:] * w - v).unbind(-1)
+        x, y, z = torch.linalg.cross(pixels[..., :1] * w - u, pixels[..., 1:] * w - v).unbind(-1)
         sigma = 0.5 * torch.minimum((x / z) ** 2 + (y / z) ** 2, 2 * (dx * dx + dy * dy))
     alphas = (opacities.reshape(-1)[splats] * torch.exp(-sigma)).clamp(max=max_alpha())
     return torch.where((sigma >= 0) & (alphas >= _ALPHA_MIN), alphas, 0)

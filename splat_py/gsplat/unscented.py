@@ -14,6 +14,7 @@ from splat_py.gpu.autograd import graph_break
 from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors
 from splat_py.gsplat.assertions import ensure_shape
 from splat_py.gsplat.checks import device_to_differentiate, refuse
+from splat_py.gsplat.intersection import blended
 from splat_py.gsplat.pixels import Rows, prepare
 from splat_py.gsplat.projection import project_gaussians
 from splat_py.gsplat.rendering import check_config, sigma_points, without_degenerate
@@ -124,7 +125,7 @@ def rasterize_to_pixels_eval3d(
     Returns:
         Colours [..., C, H, W, D] and alphas [..., C, H, W, 1].
     """
-    return _blend(locals())[:2]
+    return _blend(locals(), False)[:2]
 
 
 def rasterize_to_pixels_eval3d_extra(
@@ -133,19 +134,18 @@ def rasterize_to_pixels_eval3d_extra(
     return_last_ids: bool = True,
     unsafe_masked_tile_outputs: bool = False,
     **named: Any,
-) -> tuple[Tensor, Tensor, Tensor | None, None, Tensor | None]:
-    """`rasterize_to_pixels_eval3d` with its arguments; NotImplementedError for `return_sample_counts`. Also returns the place
-    in `flatten_ids` of each pixel's last Gaussian, int32 [..., C, H, W], -1 without one; None; and with `return_normals`
-    Σ w n in world space, [..., C, H, W, 3]."""
-    refuse("rasterize_to_pixels_eval3d_extra", return_sample_counts=return_sample_counts)
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """`rasterize_to_pixels_eval3d` with its arguments. Also returns the place in `flatten_ids` of each pixel's last Gaussian,
+    int32 [..., C, H, W], -1 without one; with `return_sample_counts` how many each pixel blends, by torch's operations, int32
+    [..., C, H, W]; and with `return_normals` Σ w n in world space, [..., C, H, W, 3]."""
     bound = signature(rasterize_to_pixels_eval3d).bind(*args, **named)
     bound.apply_defaults()
-    images, alphas, last, normals = _blend(bound.arguments)
-    return images, alphas, last if return_last_ids else None, None, normals
+    images, alphas, last, counts, normals = _blend(bound.arguments, return_sample_counts)
+    return images, alphas, last if return_last_ids else None, counts, normals
 
 
 @graph_break
-def _blend(arguments: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def _blend(arguments: dict[str, Any], counted: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """`rasterize_to_pixels_eval3d_extra` of the arguments of `rasterize_to_pixels_eval3d`."""
     given = SimpleNamespace(**arguments)
     check_config(given.renderer_config, True)
@@ -157,7 +157,8 @@ def _blend(arguments: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor | 
     lead = viewmats.shape[:-2]
     check_tensors({"means": means, "colors": colors, "opacities": opacities, "backgrounds": backgrounds, "rays": rays})
     check_shape("colors", colors, (*lead, means.shape[-2], "D"))
-    device, with_hits = device_to_differentiate(means), given.use_hit_distance or given.return_normals
+    # Counting reads the pixels' rays.
+    device, with_hits = device_to_differentiate(means), given.use_hit_distance or given.return_normals or counted
     kind: dict[str, Any] = {
         "camera_model": camera_type(given.camera_model, lenses is not None, True),
         "shutter": shutter,
@@ -199,7 +200,16 @@ def _blend(arguments: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor | 
     past = as_tensor(rendered.arrays.n_contrib, colors).view(torch.int32).unflatten(0, lead)
     first = given.isect_offsets.int().repeat_interleave(tile_size, -1).repeat_interleave(tile_size, -2)
     last = torch.where(past > 0, first[..., : size[1], : size[0]] + past - 1, -1)
-    return images, alphas, last, normals
+    counts = None
+    if counted:
+        assert splats.rays is not None
+        seen, whole = (splats.means2d, splats.conics, splats.opacities), (0, 1 << 30)
+        with torch.no_grad():
+            through, rays = torch.ones_like(alphas[..., 0]), splats.rays
+            pixels, *_ = blended(whole, through, seen, size, (tile_size, given.isect_offsets, given.flatten_ids), rays)
+        counts = torch.bincount(pixels, minlength=last.numel()).int().reshape(last.shape).clamp(min=1)
+        counts = torch.where(last < 0, 0, counts)
+    return images, alphas, last, counts, normals
 
 
 def _cameras(

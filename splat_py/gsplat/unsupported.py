@@ -7,13 +7,6 @@ NAMES = (
     # other renderers
     "rasterization_2dgs_inria_wrapper",
     "rasterization_inria_wrapper",
-    # sparse sets of pixels
-    "build_sparse_tile_layout",
-    "isect_tiles_sparse",
-    "rasterize_contributing_gaussian_ids_sparse",
-    "rasterize_num_contributing_gaussians_sparse",
-    "rasterize_to_pixels_sparse",
-    "rasterize_top_contributing_gaussian_ids_sparse",
     # lidars and windshields
     "ExternalDistortionModelParameters",
     "BivariateWindshieldModelParameters",

@@ -142,6 +142,26 @@ def test_the_last_place_is_that_of_the_last_gaussian_of_a_pixel() -> None:
         assert torch.equal(kept[pixel], images[pixel]) and not torch.equal(shorter[pixel], images[pixel])
 
 
+@pytest.mark.parametrize("name", CAMERAS)
+def test_counts_are_what_pixels_blend(name: str) -> None:
+    """A Gaussian counts where a pixel's red, the sum of its weights, has a gradient by its colour."""
+    s, cameras = scene((), count=50, cameras=1), dict(CAMERAS[name])
+    if name == "fisheye":
+        cameras["radial_coeffs"] = cameras["radial_coeffs"][:1]
+        cameras["viewmats_rs"] = s.viewmats.detach() + 0.05 * torch.eye(4)[:, :1] * torch.eye(4)[3]
+    offsets, ids = lists_of(s, **cameras)
+    colors = torch.ones(1, 50, 3, requires_grad=True)
+    images, _, last, counts, _ = blended(s, colors, offsets, ids, return_sample_counts=True, **cameras)
+    assert counts.dtype == torch.int32 and counts.shape == last.shape and torch.equal(counts > 0, last >= 0)
+    assert counts.max() > 4 and not counts.requires_grad
+    for y in range(0, s.height, 5):
+        for x in range(0, s.width, 5):
+            (gradient,) = torch.autograd.grad(images[0, y, x, 0], colors, retain_graph=True)
+            assert counts[0, y, x] == (gradient[0, :, 0] > 0).sum()
+    masks = torch.zeros_like(offsets, dtype=torch.bool)
+    assert not blended(s, colors, offsets, ids, return_sample_counts=True, masks=masks, **cameras)[3].any()
+
+
 def test_radii_are_those_of_compensated_opacities() -> None:
     """As `fully_fused_projection` has them if compensations are asked for: small Gaussians on the axis, where both agree."""
     s = scene()
@@ -183,8 +203,6 @@ def test_what_the_stages_refuse() -> None:
     colors = torch.rand(2, 50, 3)
     with pytest.raises(NotImplementedError, match=r"rasterize_to_pixels_eval3d does not support lidar_coeffs; leave"):
         blended(s, colors, offsets, ids, lidar_coeffs=object())
-    with pytest.raises(NotImplementedError, match=r"_extra does not support return_sample_counts=True; leave"):
-        blended(s, colors, offsets, ids, return_sample_counts=True)
     with pytest.raises(TypeError, match="renderer_config"):
         blended(s, colors, offsets, ids, renderer_config=3)
     refused(r"colors has shape \[2, 49, 3\]", blended, s, colors[:, 1:], offsets, ids)
