@@ -1,6 +1,7 @@
 """Some pixels of images instead of all (gsplat 1.6), by the dense functions: tiles without such a pixel have empty lists."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -130,9 +131,7 @@ def rasterize_to_pixels_sparse(
         backgrounds: [I, D]; black by default.
         masks: bool [I, tile_height, tile_width]; tiles where it is False show the background.
     """
-    layout = active_tiles, tile_offsets, flatten_ids, tile_pixel_mask, tile_pixel_cumsum, pixel_map
-    size, tiles = (image_width, image_height), (tile_size, tile_width, tile_height)
-    offsets, pixels = _dense(means2d, layout, size, tiles)
+    offsets, pixels = _dense(**locals())
     check_shape("image_ids", image_ids, (len(pixels),))
     images = offsets.shape[:-2]
     if backgrounds is not None:
@@ -143,7 +142,7 @@ def rasterize_to_pixels_sparse(
     behind, seen = (
         None if given is None else given[: images.numel()].reshape(*images, *given.shape[1:]) for given in (backgrounds, masks)
     )
-    rows = means2d, conics, colors, opacities
+    rows, size = (means2d, conics, colors, opacities), (image_width, image_height)
     image, alphas = rasterize_to_pixels(*rows, *size, tile_size, offsets, flatten_ids, behind, seen, packed, absgrad)
     return image.flatten(0, -2)[pixels], alphas.flatten(0, -2)[pixels]
 
@@ -167,9 +166,7 @@ def rasterize_num_contributing_gaussians_sparse(
 ) -> tuple[Tensor, Tensor]:
     """Count the Gaussians that chosen pixels blend, as `rasterize_num_contributing_gaussians` does: counts, int32, and alphas,
     [P] each. Arguments are those of `rasterize_to_pixels_sparse`."""
-    layout = active_tiles, tile_offsets, flatten_ids, tile_pixel_mask, tile_pixel_cumsum, pixel_map
-    size, tiles = (image_width, image_height), (tile_size, tile_width, tile_height)
-    return _blended((means2d, conics, opacities), layout, size, tiles).counted(tuple(pixel_map.shape))
+    return _blended(**locals()).counted(tuple(pixel_map.shape))
 
 
 @torch.no_grad()
@@ -192,10 +189,8 @@ def rasterize_contributing_gaussian_ids_sparse(
 ) -> tuple[Tensor, Tensor]:
     """List the Gaussians that chosen pixels blend, as `rasterize_contributing_gaussian_ids` does: indices, int32, and weights,
     [P, K] each, as many as `num_contributing_gaussians` [P] says. Other arguments are those of `rasterize_to_pixels_sparse`."""
-    layout = active_tiles, tile_offsets, flatten_ids, tile_pixel_mask, tile_pixel_cumsum, pixel_map
-    size, tiles = (image_width, image_height), (tile_size, tile_width, tile_height)
     check_shape("num_contributing_gaussians", num_contributing_gaussians, tuple(pixel_map.shape))
-    return _blended((means2d, conics, opacities), layout, size, tiles).listed(num_contributing_gaussians)
+    return _blended(**locals()).listed(num_contributing_gaussians)
 
 
 @torch.no_grad()
@@ -218,22 +213,24 @@ def rasterize_top_contributing_gaussian_ids_sparse(
 ) -> tuple[Tensor, Tensor]:
     """List the `num_depth_samples` Gaussians of the largest weights in chosen pixels, [P, `num_depth_samples`], as
     `rasterize_top_contributing_gaussian_ids` does. Other arguments are those of `rasterize_to_pixels_sparse`."""
-    layout = active_tiles, tile_offsets, flatten_ids, tile_pixel_mask, tile_pixel_cumsum, pixel_map
-    size, tiles = (image_width, image_height), (tile_size, tile_width, tile_height)
-    return _blended((means2d, conics, opacities), layout, size, tiles).top(tuple(pixel_map.shape), num_depth_samples)
-
-
-# active_tiles, tile_offsets, flatten_ids, tile_pixel_mask, tile_pixel_cumsum and pixel_map
-_Layout = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+    return _blended(**locals()).top(tuple(pixel_map.shape), num_depth_samples)
 
 
 def _blended(
-    splats: tuple[Tensor, Tensor, Tensor], layout: _Layout, size: tuple[int, int], tiles: tuple[int, int, int]
+    means2d: Tensor,
+    conics: Tensor,
+    opacities: Tensor,
+    flatten_ids: Tensor,
+    image_width: int,
+    image_height: int,
+    tile_size: int,
+    **layout: Any,
 ) -> Blended:
-    """All that the chosen pixels blend, counting through these pixels."""
-    offsets, pixels = _dense(splats[0], layout, size, tiles)
-    found = Blended.of(splats, offsets, layout[2], size, tiles[0])
-    chosen = pixels.new_full((offsets.shape[:-2].numel() * size[0] * size[1],), -1)
+    """All that the chosen pixels blend, counting through these pixels, for the arguments of the functions above."""
+    size = image_width, image_height
+    offsets, pixels = _dense(means2d, image_width=image_width, image_height=image_height, tile_size=tile_size, **layout)
+    found = Blended.of((means2d, conics, opacities), offsets, flatten_ids, size, tile_size)
+    chosen = pixels.new_full((offsets.shape[:-2].numel() * image_width * image_height,), -1)
     chosen[pixels] = torch.arange(len(pixels), device=pixels.device)
     numbers = chosen[found.pixels]
     order = numbers.argsort(stable=True)
@@ -241,31 +238,41 @@ def _blended(
     return Blended(numbers[order], found.splats[order], found.weights[order])
 
 
-def _dense(means2d: Tensor, layout: _Layout, size: tuple[int, int], tiles: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+def _dense(
+    means2d: Tensor,
+    active_tiles: Tensor,
+    tile_offsets: Tensor,
+    tile_pixel_mask: Tensor,
+    tile_pixel_cumsum: Tensor,
+    pixel_map: Tensor,
+    image_width: int,
+    image_height: int,
+    tile_size: int,
+    tile_width: int,
+    tile_height: int,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
     """The first index of all tiles' lists, [..., tile_height, tile_width] for images `...`, and the chosen pixels [P], counting
     through all images. SplatError if the layout does not fit itself or the images."""
-    active, tile_offsets, _, words, ends, pixel_map = layout
-    tile_size, columns, rows = tiles
-    count = len(active)
+    count, each = len(active_tiles), tile_height * tile_width
     check_shape("tile_offsets", tile_offsets, (count + 1,))
-    check_shape("tile_pixel_mask", words, (count, math.ceil(tile_size**2 / _WORD_BITS)))
-    check_shape("tile_pixel_cumsum", ends, (max(count, 1),))
-    images = means2d.shape[:-2]
-    if not images:
-        images = torch.Size((int(active.max()) // (rows * columns) + 1 if count else 1,))
-    known = images.numel() * rows * columns
-    if (active.diff() <= 0).any() or not ((active >= 0) & (active < known)).all():
-        raise SplatError(f"active_tiles does not ascend within 0 to {known - 1}; build the layout for these images")
-    bits = torch.arange(_WORD_BITS, device=words.device)
-    held, place = ((words.view(torch.int64)[..., None] >> bits) & 1).flatten(1).nonzero(as_tuple=True)
+    check_shape("tile_pixel_mask", tile_pixel_mask, (count, math.ceil(tile_size**2 / _WORD_BITS)))
+    check_shape("tile_pixel_cumsum", tile_pixel_cumsum, (max(count, 1),))
+    # Packed splats have images up to the last one with such a tile.
+    images = means2d.shape[:-2] or torch.Size((int(active_tiles.max()) // each + 1 if count else 1,))
+    tiles = images.numel() * each
+    if (active_tiles.diff() <= 0).any() or not ((active_tiles >= 0) & (active_tiles < tiles)).all():
+        raise SplatError(f"active_tiles does not ascend within 0 to {tiles - 1}; build the layout for these images")
+    bits = torch.arange(_WORD_BITS, device=pixel_map.device)
+    held, place = ((tile_pixel_mask.view(torch.int64)[..., None] >> bits) & 1).flatten(1).nonzero(as_tuple=True)
     check_shape("pixel_map", pixel_map, (len(place),))
-    tile = active.long()[held]
-    row = tile // columns % rows * tile_size + place // tile_size
-    column = tile % columns * tile_size + place % tile_size
-    if len(place) and not (row.max() < size[1] and column.max() < size[0]):
-        raise SplatError(f"tile_pixel_mask has pixels outside {size[0]} × {size[1]}; leave them out")
+    tile = active_tiles.long()[held]
+    row = tile // tile_width % tile_height * tile_size + place // tile_size
+    column = tile % tile_width * tile_size + place % tile_size
+    if not ((row < image_height) & (column < image_width)).all():
+        raise SplatError(f"tile_pixel_mask has pixels outside {image_width} × {image_height}; leave them out")
     pixels = torch.empty_like(pixel_map)
-    pixels[pixel_map] = (tile // (columns * rows) * size[1] + row) * size[0] + column
-    lengths = torch.zeros(known, dtype=torch.int64, device=active.device)
-    lengths[active.long()] = tile_offsets.long().diff()
-    return (lengths.cumsum(0) - lengths).int().reshape(*images, rows, columns), pixels
+    pixels[pixel_map] = (tile // each * image_height + row) * image_width + column
+    lengths = pixel_map.new_zeros(tiles)
+    lengths[active_tiles.long()] = tile_offsets.long().diff()
+    return (lengths.cumsum(0) - lengths).int().reshape(*images, tile_height, tile_width), pixels
