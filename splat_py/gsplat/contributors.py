@@ -110,7 +110,7 @@ class Blended(NamedTuple):
         return cls(pixels, found % max(counts[-1], 1), weights)
 
     def counted(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """How much each of the pixels [shape] blends, int32, and its alpha."""
+        """The number of splats that each of the pixels [shape] blends, int32, and its alpha."""
         counts = torch.bincount(self.pixels, minlength=math.prod(shape))
         # α_1 + α_2 T_2 + … = 1 - T.
         alphas = self.weights.new_zeros(len(counts)).index_add_(0, self.pixels, self.weights)

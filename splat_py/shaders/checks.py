@@ -16,9 +16,10 @@ from splat_py.gpu.kernels import UserType
 from splat_py.gpu.messages import first_error
 from splat_py.gpu.sources import constant, shader_folder
 from splat_py.shaders.declarations import SPLAT_INTERFACES, fields_of, scalar_left_of_vector, takes_of, types_of
+from splat_py.shaders.field_functions import FieldQueries, first_values
 from splat_py.shaders.finite_differences import KINKS, Inputs, compare, place_of, worst_of
 from splat_py.shaders.functions import ShaderFunction, ShaderModule, gradients
-from splat_py.shaders.loading import FieldQueries, built_in, first_values, shape_of, source, user_type, with_numbers
+from splat_py.shaders.loading import built_in, shape_of, source, user_type, with_numbers
 
 _SAMPLES = 2000
 # Languages that types must compile for.

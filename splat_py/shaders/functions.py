@@ -1,7 +1,10 @@
 """Slang modules and functions as Python objects that take and return NumPy arrays: numbers, arrays, and dicts for structs."""
 
+import hashlib
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,6 +15,7 @@ from numpy.typing import NDArray
 from slangpy.reflection import StructType
 
 from splat_py.base.errors import SplatError
+from splat_py.base.files import temporary_files
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.sources import shader_folder
@@ -262,13 +266,7 @@ class ShaderModule:
 
     def type_of(self, interface: str) -> str:
         """The name of the type that implements an interface."""
-        names = types_of(self.text, interface)
-        if len(names) != 1:
-            found = f"{len(names)} types ({', '.join(names)})" if names else "no type"
-            mine = f"struct Mine : {interface.split()[0]}"
-            name = "the source" if self.name.startswith("source_") else self.name
-            raise SplatError(f"{name} has {found} that implements {interface}; declare one: {mine}")
-        return names[0]
+        return _only_type(self.text, interface, "the source" if self.name.startswith("source_") else self.name)
 
     def importing(self, arguments: str, files: tuple[Path, ...] = ()) -> "ShaderModule":
         """The module with more imports: `files`, and the built-in types that a generic's arguments name."""
@@ -312,10 +310,31 @@ def _type_in(own: ShaderModule | UserType, interface: str) -> tuple[str, Path]:
     """The name of the type that implements an interface in one's own Slang, and its file."""
     if isinstance(own, ShaderModule):
         return own.type_of(interface), own.path
-    from splat_py.shaders.loading import source
+    name = own.name if own.name in types_of(own.text, interface) else _only_type(own.text, interface, "the source")
+    return name, source_file(own.text)
 
-    module = source(own.text)
-    return own.name if own.name in types_of(own.text, interface) else module.type_of(interface), module.path
+
+def _only_type(text: str, interface: str, name: str) -> str:
+    names = types_of(text, interface)
+    if len(names) != 1:
+        found = f"{len(names)} types ({', '.join(names)})" if names else "no type"
+        mine = f"struct Mine : {interface.split()[0]}"
+        raise SplatError(f"{name} has {found} that implements {interface}; declare one: {mine}")
+    return names[0]
+
+
+def source_file(text: str) -> Path:
+    """A temporary file with a source, the same one for the same text."""
+    text = text.removeprefix("\ufeff").encode(errors="replace").decode()
+    with temporary_files():
+        path = Path(_folder().name) / f"source_{hashlib.sha256(text.encode()).hexdigest()[:16]}.slang"
+        path.write_text(text, encoding="utf-8")
+    return path
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="splat_py-", ignore_cleanup_errors=True)
 
 
 def gradients(function: ShaderFunction, v_output: Value, *arguments: Value) -> tuple[Any, ...]:

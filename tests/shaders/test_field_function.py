@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from splat_py import SplatError, shaders
-from splat_py.shaders.loading import FieldQueries
+from splat_py.shaders.field_functions import FieldQueries
 from tests.volume.own_fields import BLOBS, MIXED, mixed
 
 FUNCTION = shaders.field_function
