@@ -6,6 +6,7 @@ OLDEST := .venv/slangpy-0.42.0
 EMULATED := tests/metal tests/cuda tests/webgpu tests/volume
 COMPILED := tests/shaders tests/commands/selftest
 # With the oldest SlangPy: every kernel (the self-test), the stages' gradients, and loading functions and kernels of one's own.
+# llvmpipe need not optimise them: that takes a quarter of the time.
 WITH_OLDEST = tests/commands/selftest tests/render/test_stage_gradients.py tests/shaders/test_interface.py \
 	tests/shaders/test_own_kernels.py
 # The tests that tests/long.txt does not name.
@@ -39,7 +40,7 @@ test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and the test
 	@failed=0; for part in "$(EMULATED)" "$(COMPILED)" "$(addprefix --ignore=,$(EMULATED) $(COMPILED))"; do \
 	$(PYTHON) -m pytest -q -n 2 $(CHOSEN) $$part || failed=1; done; [ $$failed = 0 ]
 	@if [ -d $(OLDEST) ]; then echo "==> pytest with $(notdir $(OLDEST))"; \
-	PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q -n 2 $(CHOSEN) -k "not waves_of_other_sizes and not test_operator" $(WITH_OLDEST); fi
+	GALLIVM_PERF=nopt PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q -n 2 $(CHOSEN) -k "not waves_of_other_sizes and not test_operator" $(WITH_OLDEST); fi
 
 full: CHOSEN =
 full: WITH_OLDEST += tests/shaders tests/portable tests/gpu/test_sessions.py tests/train/test_training.py \

@@ -103,8 +103,9 @@ _PATHS: dict[str, _Homes] = {
     "training": _SCHEDULES,
     "training.schedulers": _SCHEDULES,
 }
-# gsplat's torch references, which stay its own, so that its tests compare with it.
+# gsplat's torch references, which stay its own, so that its tests compare with it; and its deformations, which are plain torch.
 _OWN = (
+    *("contrib", *(f"contrib.dynamic{part}" for part in ("", ".deformation", ".hexplane", ".regulation", ".strategy"))),
     *("cuda._math", "cuda._torch_cameras", "cuda._torch_external_distortion", "cuda._torch_impl", "cuda._torch_impl_2dgs"),
     *("cuda._torch_impl_eval3d", "cuda._torch_impl_lidar", "cuda._torch_impl_ut", "cuda._torch_lidars"),
 )

@@ -44,10 +44,9 @@ BY_MODULE = {
     "profile": ("ProfileWorkload", "capture_inputs", "main"),
     "scene": ("SHCompressionMode",),
 }
-# Modules whose names are all refused: CUDA's, lidars, sensors and their geometry, deformations, quantised scenes.
+# Modules whose names are all refused: CUDA's, lidars, sensors and their geometry, quantised scenes.
 MODULES = (
-    *("_lazy_backend", "contrib", "cuda._backend", "cuda._lidar", "cuda._losses_wrapper", "cuda.build"),
-    *(f"contrib.dynamic{part}" for part in ("", ".deformation", ".hexplane", ".regulation", ".strategy")),
+    *("_lazy_backend", "cuda._backend", "cuda._lidar", "cuda._losses_wrapper", "cuda.build"),
     *(f"experimental.render{part}" for part in ("", ".components", ".functional", ".kernels", ".types")),
     *("geometry", "geometry.functional", "geometry.kernels", "scene.components.gaussian_inference_scene", "scene.functional"),
     *("scene.functional.gaussian_inference", "scene.kernels", "scene.sh_compression", "sensors", "sensors.functional"),

@@ -84,9 +84,13 @@ def test_references_are_gsplats_own(path: str) -> None:
     assert len(functions) >= 2 and all(getattr(ours, name) is getattr(theirs, name) for name in functions)
 
 
-def test_references_that_the_installed_package_lacks_say_what_to_install() -> None:
+def test_references_that_the_installed_package_lacks_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ImportError, match=r"^gsplat\.cuda\._nothing .* or install 1\.6 from gsplat's repository"):
         torch_impl.own_package("cuda._nothing")
+    # None makes importing it fail, whatever is installed.
+    monkeypatch.setitem(sys.modules, "gsplat.contrib.dynamic", None)
+    with pytest.raises(ImportError, match=r"^gsplat\.contrib\.dynamic belongs to gsplat's own package"):
+        from splat_py.gsplat.contrib.dynamic import HexPlaneField  # noqa: F401
     pytest.importorskip("gsplat")
     with pytest.raises(ImportError, match="cannot import name '_nothing'"):
         from splat_py.gsplat.cuda._torch_impl import _nothing  # noqa: F401
