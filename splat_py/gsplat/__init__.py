@@ -103,9 +103,13 @@ _PATHS: dict[str, _Homes] = {
     "training": _SCHEDULES,
     "training.schedulers": _SCHEDULES,
 }
-# gsplat's torch references, which stay its own, so that its tests compare with it; and its deformations, which are plain torch.
+# gsplat's deformations, which are plain torch; refused where its own package lacks them.
+_DEFORMATIONS = (
+    *("contrib", "contrib.dynamic", "contrib.dynamic.deformation", "contrib.dynamic.hexplane"),
+    *("contrib.dynamic.regulation", "contrib.dynamic.strategy"),
+)
+# gsplat's torch references, which stay its own, so that its tests compare with it.
 _OWN = (
-    *("contrib", *(f"contrib.dynamic{part}" for part in ("", ".deformation", ".hexplane", ".regulation", ".strategy"))),
     *("cuda._math", "cuda._torch_cameras", "cuda._torch_external_distortion", "cuda._torch_impl", "cuda._torch_impl_2dgs"),
     *("cuda._torch_impl_eval3d", "cuda._torch_impl_lidar", "cuda._torch_impl_ut", "cuda._torch_lidars"),
 )
@@ -122,6 +126,13 @@ def _own(path: str, name: str) -> Any:
     from splat_py.gsplat.torch_impl import own_package
 
     return getattr(own_package(path), name)
+
+
+def _own_or_refused(path: str, name: str) -> Any:
+    try:
+        return _own(path, name)
+    except ImportError:
+        return _unsupported.refused(name)
 
 
 def _register(path: str, find: Callable[[str], Any], names: tuple[str, ...] = ()) -> None:
@@ -142,13 +153,15 @@ for _path, _names in _PATHS.items():
     _register(_path, lazy(f"{__name__}.{_path}", _known)[0], tuple(_known))
 for _path in _OWN:
     _register(_path, partial(_own, _path))
+for _path in _DEFORMATIONS:
+    _register(_path, partial(_own_or_refused, _path))
 for _path in _unsupported.MODULES:
     _register(_path, _unsupported.refused)
 use(__version__)
 
 _MODULES = (
     *("compression", "init_utils", "losses", "regularizers", "rendering", "scene", "strategy", "trace", "utils", "version"),
-    *(path for path in (*_PATHS, *_unsupported.MODULES) if "." not in path),
+    *(path for path in (*_PATHS, *_DEFORMATIONS, *_unsupported.MODULES) if "." not in path),
 )
 __getattr__, __dir__ = lazy(__name__, _homes(_PUBLIC) | {name: f"{__name__}.{name}:" for name in _MODULES})
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -84,16 +85,22 @@ def test_references_are_gsplats_own(path: str) -> None:
     assert len(functions) >= 2 and all(getattr(ours, name) is getattr(theirs, name) for name in functions)
 
 
-def test_references_that_the_installed_package_lacks_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_that_the_installed_package_lacks_say_what_to_install() -> None:
     with pytest.raises(ImportError, match=r"^gsplat\.cuda\._nothing .* or install 1\.6 from gsplat's repository"):
         torch_impl.own_package("cuda._nothing")
-    # None makes importing it fail, whatever is installed.
-    monkeypatch.setitem(sys.modules, "gsplat.contrib.dynamic", None)
-    with pytest.raises(ImportError, match=r"^gsplat\.contrib\.dynamic belongs to gsplat's own package"):
-        from splat_py.gsplat.contrib.dynamic import HexPlaneField  # noqa: F401
     pytest.importorskip("gsplat")
     with pytest.raises(ImportError, match="cannot import name '_nothing'"):
         from splat_py.gsplat.cuda._torch_impl import _nothing  # noqa: F401
+
+
+def test_deformations_are_gsplats_own_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    deformations = import_module("splat_py.gsplat.contrib.dynamic")
+    # None makes importing it fail, whatever is installed.
+    monkeypatch.setitem(sys.modules, "gsplat.contrib.dynamic", None)
+    with pytest.raises(NotImplementedError, match=r"^splat_py\.gsplat does not support HexPlaneField$"):
+        deformations.HexPlaneField(3)
+    monkeypatch.setitem(sys.modules, "gsplat.contrib.dynamic", SimpleNamespace(HexPlaneField=abs))
+    assert deformations.HexPlaneField is abs and package.contrib.dynamic is deformations
 
 
 def test_assertions_of_1_6_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
