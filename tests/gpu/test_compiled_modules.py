@@ -36,14 +36,15 @@ def test_a_damaged_one_is_made_again(damage: object, tmp_path: Path) -> None:
     assert file.read_bytes() == whole
 
 
-def test_one_without_a_checksum_is_made_again(tmp_path: Path) -> None:
-    """A process was killed between both."""
+@pytest.mark.parametrize("left", ["slang-module", "checksum"])
+def test_what_a_killed_process_left_is_completed(left: str, tmp_path: Path) -> None:
     provide(tmp_path)
     file = tmp_path / "splat" / "footprint.slang-module"
-    file.with_suffix(".checksum").unlink()
-    file.write_bytes(b"a beginning")
+    whole = file.read_bytes()
+    for kind in {"slang-module", "checksum"} - {left}:
+        file.with_suffix(f".{kind}").unlink()
     provide(tmp_path)
-    assert len(file.read_bytes()) > 1000 and file.with_suffix(".checksum").is_file()
+    assert file.read_bytes() == whole and file.with_suffix(".checksum").is_file()
 
 
 def test_kernels_import_them(tmp_path: Path) -> None:
