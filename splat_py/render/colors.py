@@ -4,12 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from splat_py.base.errors import SplatError
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.sources import constant
-from splat_py.scene.gaussians import Gaussians
 from splat_py.shaders.declarations import takes_of
 
 # Features per lobe: its axis and its amplitude.
@@ -61,15 +59,6 @@ def color_model(color: str | UserType, features: int, weights: int) -> ColorMode
         each = f"3 + {_unit(features)} per hidden unit"
         raise SplatError(f"weights holds {weights} numbers; a ColorNetwork of {features} features needs {each}")
     return ColorModel(color, features, weights)
-
-
-def require_features(gaussians: Gaussians) -> tuple[Tensor, Tensor | None]:
-    """Return the features and weights of Gaussians without spherical harmonics; weights may be None. SplatError if there are no
-    features."""
-    if gaussians.features is None:
-        raise SplatError(f"color is {gaussians.color}, but the scene has no features; give it some, or leave color out")
-    weights = gaussians.weights
-    return gaussians.features, weights if weights is not None and len(weights) else None
 
 
 def network_weights(features: int, hidden: int) -> int:

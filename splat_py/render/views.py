@@ -14,7 +14,6 @@ from splat_py.base.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
-from splat_py.render.colors import require_features
 from splat_py.render.rasterization import rasterization
 from splat_py.render.surfels import depth_to_normal
 from splat_py.scene.camera import Camera, directions_through
@@ -201,7 +200,7 @@ def rasterized(
     if color == "SphericalHarmonics":
         colors, weights, degree = gaussians.sh, None, gaussians.sh_degree
     else:
-        (colors, weights), degree = require_features(gaussians), None
+        (colors, weights), degree = _features_of(gaussians), None
 
     def row(values: ArrayLike) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values, np.float32)[None], device=gaussians.means.device)
@@ -242,6 +241,15 @@ def _compiled(kind: str | UserType | SlangSource) -> str | UserType:
             "call its trust_source() if you trust it"
         )
     return kind
+
+
+def _features_of(gaussians: Gaussians) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the features and weights of Gaussians without spherical harmonics; weights may be None. SplatError if there are no
+    features."""
+    if gaussians.features is None:
+        raise SplatError(f"color is {gaussians.color}, but the scene has no features; give it some, or leave color out")
+    weights = gaussians.weights
+    return gaussians.features, weights if weights is not None and len(weights) else None
 
 
 def through(dataset: Dataset, model: str | UserType, params: tuple[float, ...] = ()) -> Dataset:

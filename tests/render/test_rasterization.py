@@ -1,5 +1,7 @@
 """`rasterization` against the float64 reference: images, alphas and the gradient of every input."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -277,3 +279,10 @@ def test_tuned_as_for_a_gpu(backend: str, monkeypatch: pytest.MonkeyPatch) -> No
     rng = np.random.default_rng(12)
     cameras = [camera_of(rng, 37, 29) for _ in range(2)]
     check(Case(scene_of(rng, 150, sh_degree=1), cameras, rounded(rng.uniform(size=(2, 3)))), rng)
+
+
+def test_the_renderer_imports_nothing_of_scenes() -> None:
+    """Reading scenes takes libraries that take half a second to import."""
+    code = "import sys, splat_py; splat_py.rasterization, splat_py.rasterization_2dgs; "
+    code += "print({'scipy', 'imageio', 'splat_py.scene', 'splat_py.train'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
