@@ -9,10 +9,7 @@ from torch import Tensor
 from splat_py.base.errors import SplatError
 from splat_py.gpu.tensors import check_shape
 from splat_py.gsplat.checks import leading
-from splat_py.gsplat.intersection import blended
-
-# All batches of a list.
-_ALL = 0, 1 << 30
+from splat_py.gsplat.intersection import ALL, blended
 
 
 @torch.no_grad()
@@ -105,7 +102,7 @@ class Blended(NamedTuple):
         check_shape("conics", splats[1], (*counts, 3))
         images = counts[:-1] or leading("tile_offsets", tile_offsets, "tile_height", "tile_width")
         through = torch.ones(*images, size[1], size[0], device=splats[0].device)
-        pixels, found, weights = blended(_ALL, through, splats, size, (tile_size, tile_offsets, flatten_ids))
+        pixels, found, weights = blended(ALL, through, splats, size, (tile_size, tile_offsets, flatten_ids))
         # Lists of dense splats number those of all images.
         return cls(pixels, found % max(counts[-1], 1), weights)
 

@@ -195,6 +195,8 @@ def rasterize_to_indices_in_range_2dgs(
 _Splats: TypeAlias = tuple[Tensor, Tensor, Tensor]
 # The tiles' size, offsets of lists, and lists.
 _Lists: TypeAlias = tuple[int, Tensor, Tensor]
+# The part of the lists that is all of them.
+ALL = 0, 1 << 30
 
 
 def _indices(

@@ -14,7 +14,7 @@ from splat_py.gpu.autograd import graph_break
 from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors
 from splat_py.gsplat.assertions import ensure_shape
 from splat_py.gsplat.checks import device_to_differentiate, refuse
-from splat_py.gsplat.intersection import blended
+from splat_py.gsplat.intersection import ALL, blended
 from splat_py.gsplat.pixels import Rows, prepare
 from splat_py.gsplat.projection import project_gaussians
 from splat_py.gsplat.rendering import check_config, sigma_points, without_degenerate
@@ -203,10 +203,9 @@ def _blend(arguments: dict[str, Any], counted: bool) -> tuple[Tensor, Tensor, Te
     counts = None
     if counted:
         assert splats.rays is not None
-        seen, whole = (splats.means2d, splats.conics, splats.opacities), (0, 1 << 30)
+        seen, listed = (splats.means2d, splats.conics, splats.opacities), (tile_size, given.isect_offsets, given.flatten_ids)
         with torch.no_grad():
-            through, rays = torch.ones_like(alphas[..., 0]), splats.rays
-            pixels, *_ = blended(whole, through, seen, size, (tile_size, given.isect_offsets, given.flatten_ids), rays)
+            pixels, *_ = blended(ALL, torch.ones_like(alphas[..., 0]), seen, size, listed, splats.rays)
         counts = torch.bincount(pixels, minlength=last.numel()).int().reshape(last.shape).clamp(min=1)
         counts = torch.where(last < 0, 0, counts)
     return images, alphas, last, counts, normals
