@@ -132,8 +132,8 @@ class CompileCache:
 
 
 def cache_folder(shaders: Path) -> Path:
-    """The folder for this version of SlangPy and of the shaders."""
-    digest = hashlib.sha256(spy.__version__.encode())
+    """The folder for this version of SlangPy, of its compiler and of the shaders."""
+    digest = hashlib.sha256(f"{spy.__version__} {spy.SLANG_BUILD_TAG}".encode())
     for source in sorted(shaders.rglob("*.slang")):
         digest.update(source.relative_to(shaders).as_posix().encode())
         digest.update(source.read_bytes())
