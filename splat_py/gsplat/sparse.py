@@ -34,7 +34,7 @@ def build_sparse_tile_layout(
         active_tiles: [AT] int32, ascending indices of the tiles that hold a pixel, counting through all images.
         active_tile_mask: bool [I, tile_height, tile_width], the same tiles.
         tile_pixel_mask: [AT, words] uint64, a bit for each pixel of a tile, row by row, 64 in a word.
-        tile_pixel_cumsum: [AT] int64, the pixels of each tile and those before it; [0] without pixels.
+        tile_pixel_cumsum: [AT] int64, the number of pixels in each tile and those before it; a single 0 without pixels.
         pixel_map: [P] int64, the order of the pixels by tile, then row by row.
     """
     check_shape("pixels", pixels, ("P", 2))
