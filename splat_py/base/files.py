@@ -257,7 +257,7 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def checksum_of(content: bytes) -> str:
+def checksum(content: bytes) -> str:
     """32 hexadecimal digits that tell whether bytes are whole."""
     return hashlib.sha256(content).hexdigest()[:32]
 

@@ -4,7 +4,7 @@ time (the kernels are in the compile cache)."""
 from contextlib import suppress
 from pathlib import Path
 
-from splat_py.base.files import atomic_path, checksum_of
+from splat_py.base.files import atomic_path, checksum
 from splat_py.gpu.slang_compiler import container, run
 from splat_py.gpu.sources import scope, shader_folder
 
@@ -30,8 +30,7 @@ class CompiledModules:
                 # Otherwise it would import itself.
                 binary.unlink(missing_ok=True)
                 content = run([str(source), "-I", str(self.folder), "-I", str(shader_folder()), "-o", str(binary)], container)
-                # The module last: other processes take it for damaged without its checksum.
-                for path, kept in ((_checksum_file(binary), checksum_of(content).encode()), (binary, content)):
+                for path, kept in ((binary, content), (_checksum_of(binary), checksum(content).encode())):
                     with atomic_path(path) as temporary:
                         temporary.write_bytes(kept)
             self._provided.add(name)
@@ -39,9 +38,9 @@ class CompiledModules:
 
 def _is_whole(binary: Path) -> bool:
     with suppress(OSError):
-        return checksum_of(binary.read_bytes()).encode() == _checksum_file(binary).read_bytes()
+        return checksum(binary.read_bytes()).encode() == _checksum_of(binary).read_bytes()
     return False
 
 
-def _checksum_file(binary: Path) -> Path:
+def _checksum_of(binary: Path) -> Path:
     return binary.with_suffix(".checksum")

@@ -36,15 +36,14 @@ def test_a_damaged_one_is_made_again(damage: object, tmp_path: Path) -> None:
     assert file.read_bytes() == whole
 
 
-@pytest.mark.parametrize("left", ["slang-module", "checksum"])
-def test_what_a_killed_process_left_is_completed(left: str, tmp_path: Path) -> None:
+def test_one_without_a_checksum_is_made_again(tmp_path: Path) -> None:
+    """A process was killed between both."""
     provide(tmp_path)
     file = tmp_path / "splat" / "footprint.slang-module"
-    whole = file.read_bytes()
-    for kind in {"slang-module", "checksum"} - {left}:
-        file.with_suffix(f".{kind}").unlink()
+    file.with_suffix(".checksum").unlink()
+    file.write_bytes(b"a beginning")
     provide(tmp_path)
-    assert file.read_bytes() == whole and file.with_suffix(".checksum").is_file()
+    assert len(file.read_bytes()) > 1000 and file.with_suffix(".checksum").is_file()
 
 
 def test_kernels_import_them(tmp_path: Path) -> None:
