@@ -28,7 +28,7 @@ import psutil
 import slangpy as spy
 
 from splat_py.base.errors import SplatError
-from splat_py.base.files import atomic_path, checksum
+from splat_py.base.files import atomic_path
 from splat_py.gpu.emission import EmittedKernel, Target, emit
 from splat_py.gpu.kernels import specialisation_source
 from splat_py.gpu.sources import shader_folder
@@ -84,14 +84,14 @@ class CompileCache:
         try:
             # The database only writes pages that nothing refers to yet, so the file is consistent at any moment.
             content = self._database(self.folder).read_bytes() if self.folder else b""
-            sum_of = checksum(content)
-            if not content or sum_of == self._checksum:
+            checksum = _checksum(content)
+            if not content or checksum == self._checksum:
                 return
             self._kept.mkdir(parents=True, exist_ok=True)
             older = list(self._kept.glob("kernels-*.mdb"))
-            with atomic_path(self._kept / f"kernels-{sum_of}.mdb") as temporary:
+            with atomic_path(self._kept / f"kernels-{checksum}.mdb") as temporary:
                 temporary.write_bytes(content)
-            self._checksum = sum_of
+            self._checksum = checksum
             for file in older:
                 file.unlink(missing_ok=True)
         except (OSError, ValueError) as error:
@@ -105,9 +105,9 @@ class CompileCache:
             except OSError as error:
                 self._warn(f"cannot be read ({error.strerror})")
                 continue
-            sum_of = checksum(content)
-            if file.name == f"kernels-{sum_of}.mdb":
-                self._checksum = sum_of
+            checksum = _checksum(content)
+            if file.name == f"kernels-{checksum}.mdb":
+                self._checksum = checksum
                 return content
             self._warn("is damaged")
             with suppress(OSError):
@@ -173,14 +173,18 @@ class EmissionCache:
 
     def get(self, module: str, entry: str, constants: dict[str, Any]) -> EmittedKernel:
         what = "\0".join((module, entry, specialisation_source(module, constants) if constants else ""))
-        path = self._folder / f"{entry}-{checksum(what.encode())}.json"
+        path = self._folder / f"{entry}-{_checksum(what.encode())}.json"
         with suppress(OSError, ValueError):
-            sum_of, _, text = path.read_text(encoding="utf-8").partition("\n")
-            if sum_of == checksum(text.encode()):
+            checksum, _, text = path.read_text(encoding="utf-8").partition("\n")
+            if checksum == _checksum(text.encode()):
                 source, (x, y, z) = json.loads(text)
                 return EmittedKernel(source, (x, y, z))
         kernel = self._emit(module, entry, constants)
         text = json.dumps(kernel)
         with suppress(SplatError), atomic_path(path) as temporary:
-            temporary.write_text(f"{checksum(text.encode())}\n{text}", encoding="utf-8")
+            temporary.write_text(f"{_checksum(text.encode())}\n{text}", encoding="utf-8")
         return kernel
+
+
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]

@@ -24,7 +24,6 @@ from splat_py.base.errors import NoDeviceError, SplatError
 from splat_py.gpu import availability
 from splat_py.gpu.arrays import Bridge, Memory
 from splat_py.gpu.compile_cache import CompileCache, cache_folder
-from splat_py.gpu.compiled_modules import CompiledModules
 from splat_py.gpu.kernels import KernelCache, Profile, Recorder
 from splat_py.gpu.messages import translate_device_lost
 from splat_py.gpu.sources import shader_folder
@@ -281,8 +280,7 @@ def open_device(adapter: Adapter) -> Device:
     if adapter.backend == "mps":
         place = torch.device(availability.TORCH_DEVICE)
         return Device(adapter, cast(spy.Device, TorchQueue()), TensorMemory(place), TorchKernels(place), recorder=TorchRecorder)
-    kept = cache_folder(shader_folder())
-    cache = CompileCache(kept)
+    cache = CompileCache(cache_folder(shader_folder()))
     shared = _torch_context(adapter) if adapter.backend == "cuda" else None
     try:
         handle = spy.Device(
@@ -299,7 +297,7 @@ def open_device(adapter: Adapter) -> Device:
         raise NoDeviceError(availability.why_not_opened(adapter.backend, adapter.name, error)) from error
     if adapter.backend == "software":
         _let_threads_sleep()
-    kernels = KernelCache(handle, CompiledModules(kept / "modules"))
+    kernels = KernelCache(handle)
     kernels.observers.append(lambda _: cache.kernel_is_due())
     bridge = {"software": Bridge.ALIAS, "cuda": Bridge.CUDA}.get(adapter.backend, Bridge.COPY)
     return Device(adapter, handle, Memory(handle, bridge), kernels, handle.features)

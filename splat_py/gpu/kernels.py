@@ -29,10 +29,8 @@ from numpy.typing import DTypeLike
 from splat_py.base.errors import BindingError, SplatError
 from splat_py.gpu.arrays import Array, Memory
 from splat_py.gpu.bindings import Bindings, Uniform, in_python
-from splat_py.gpu.compiled_modules import CompiledModules
 from splat_py.gpu.limits import check_threads
 from splat_py.gpu.messages import first_error, translate_device_lost
-from splat_py.gpu.slang_compiler import compiler_thread
 from splat_py.gpu.sources import Source, constant, declared, extern_defaults, mentioned, scope
 
 # A compiler session frees memory only as a whole: 70 MB for its modules, 2 to 20 MB for each kernel. A program that alternates
@@ -180,10 +178,8 @@ class KernelCache:
     """The kernels of one device, each compiled when it is first asked for. When the newest of its compiler sessions is full, it
     opens another and frees the oldest with its kernels."""
 
-    def __init__(self, device: spy.Device, modules: CompiledModules | None = None) -> None:
+    def __init__(self, device: spy.Device) -> None:
         self._device = device
-        # Without them, sessions import modules as text.
-        self._modules = modules
         # With exact mathematics and with fast, each time the oldest first.
         self._sessions: dict[bool, list[tuple[spy.SlangSession, dict[tuple[Any, ...], Kernel]]]] = {False: [], True: []}
         # Called with an entry point's name before its kernel is compiled, or read from the compile cache.
@@ -218,19 +214,15 @@ class KernelCache:
         return self._device.info.type == spy.DeviceType.cuda and uses_fast_math(module, entry, constants)
 
     def _open_session(self, fast: bool) -> spy.SlangSession:
-        options = self._device.slang_session.desc.compiler_options
-        if self._modules:
-            options.include_paths = [str(self._modules.folder), *options.include_paths]
+        # The first is the device's own, whose modules functions of Slang share.
+        own = self._device.slang_session
+        if not fast and not self._sessions[fast]:
+            return own
+        options = own.desc.compiler_options
         options.floating_point_mode = spy.SlangFloatingPointMode.fast if fast else spy.SlangFloatingPointMode.default
         return self._device.create_slang_session(options)
 
     def _compile(self, session: spy.SlangSession, module: str, entry: str, constants: dict[str, Any]) -> Kernel:
-        if self._modules:
-            try:
-                compiler_thread.submit(self._modules.provide, f"kernels/{module}").result()
-            except (RuntimeError, OSError):
-                # SplatErrors are RuntimeErrors, as is that of a thread asked for while Python exits.
-                self._modules = None
         modules = [session.load_module(f"kernels/{module}")]
         for value in constants.values():
             if isinstance(value, UserType):
