@@ -25,7 +25,7 @@ from splat_py.demo.scene import write_demo_scene
 from splat_py.gpu import emission
 from splat_py.gpu.compile_cache import CompileCache
 from splat_py.scene.pictures import write_image, write_video
-from splat_py.shaders import loading
+from splat_py.shaders import functions, loading
 from splat_py.train.checkpoint import Checkpoint
 from splat_py.train.trainer import Trainer
 from tests.commands.program import refusal, splat
@@ -180,7 +180,7 @@ def test_a_device_that_takes_nothing_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_for_temporary_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    monkeypatch.setattr(loading, "_folder", loading._folder.__wrapped__)
+    monkeypatch.setattr(functions, "_folder", functions._folder.__wrapped__)
     says = "temporary files cannot be written (.*); free some space, or name another folder in TMPDIR"
     refused(says, loading.source, "public float f(float x) { return x; }")
     refused(says, write_json, os.devnull, {})
