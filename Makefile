@@ -6,7 +6,7 @@ OLDEST := .venv/slangpy-0.42.0
 EMULATED := tests/metal tests/cuda tests/webgpu tests/volume
 COMPILED := tests/shaders tests/commands/selftest
 # With the oldest SlangPy: every kernel (the self-test), the stages' gradients, and loading functions and kernels of one's own.
-# llvmpipe need not optimise them: that takes a quarter of the time.
+# llvmpipe compiles them without optimisation, which saves a quarter of the time.
 WITH_OLDEST = tests/commands/selftest tests/render/test_stage_gradients.py tests/shaders/test_interface.py \
 	tests/shaders/test_own_kernels.py
 # The tests that tests/long.txt does not name.

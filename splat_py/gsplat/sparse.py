@@ -9,9 +9,8 @@ from torch import Tensor
 from splat_py.base.errors import SplatError
 from splat_py.gpu.tensors import check_shape
 from splat_py.gsplat.contributors import Blended
-from splat_py.gsplat.intersection import isect_tiles
+from splat_py.gsplat.intersection import isect_offset_encode, isect_tiles
 from splat_py.gsplat.pixels import rasterize_to_pixels
-from splat_py.gsplat.version import key_bits
 
 _WORD_BITS = 64
 
@@ -88,9 +87,8 @@ def isect_tiles_sparse(
     check_shape("active_tiles", active_tiles, ("AT",))
     tiles, packed = (tile_size, tile_width, tile_height), means2d.dim() == 2
     _, keys, splats = isect_tiles(means2d, radii, depths, *tiles, packed=packed, n_images=n_images, image_ids=image_ids)
-    # The depth's bits are the lower 32.
-    tile, bits = keys >> 32, key_bits(tile_width * tile_height)
-    tile = (tile >> bits) * (tile_width * tile_height) + (tile & ((1 << bits) - 1))
+    firsts = isect_offset_encode(keys, n_images, tile_width, tile_height).flatten()
+    tile = torch.repeat_interleave(firsts.diff(append=firsts.new_tensor([len(keys)])))
     kept = tile_mask.reshape(-1)[tile]
     starts = torch.searchsorted(tile[kept], active_tiles.long())
     return torch.cat((starts, kept.sum()[None])).int(), splats[kept]
@@ -134,14 +132,15 @@ def rasterize_to_pixels_sparse(
     offsets, pixels = _dense(**locals())
     check_shape("image_ids", image_ids, (len(pixels),))
     images = offsets.shape[:-2]
-    if backgrounds is not None:
-        check_shape("backgrounds", backgrounds, ("I" if packed else images.numel(), "D"))
-    if masks is not None:
-        check_shape("masks", masks, ("I" if packed else images.numel(), tile_height, tile_width))
-    # Images of packed splats may go on after the last tile that holds a pixel.
-    behind, seen = (
-        None if given is None else given[: images.numel()].reshape(*images, *given.shape[1:]) for given in (backgrounds, masks)
-    )
+
+    def of_images(name: str, given: Tensor | None, *last: int | str) -> Tensor | None:
+        if given is None:
+            return None
+        check_shape(name, given, ("I" if packed else images.numel(), *last))
+        # Images of packed splats may go on after the last tile that holds a pixel.
+        return given[: images.numel()].reshape(*images, *given.shape[1:])
+
+    behind, seen = of_images("backgrounds", backgrounds, "D"), of_images("masks", masks, tile_height, tile_width)
     rows, size = (means2d, conics, colors, opacities), (image_width, image_height)
     image, alphas = rasterize_to_pixels(*rows, *size, tile_size, offsets, flatten_ids, behind, seen, packed, absgrad)
     return image.flatten(0, -2)[pixels], alphas.flatten(0, -2)[pixels]

@@ -14,6 +14,7 @@ from splat_py.gpu.autograd import graph_break
 from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors
 from splat_py.gsplat.assertions import ensure_shape
 from splat_py.gsplat.checks import device_to_differentiate, refuse
+from splat_py.gsplat.contributors import Blended
 from splat_py.gsplat.intersection import ALL, blended
 from splat_py.gsplat.pixels import Rows, prepare
 from splat_py.gsplat.projection import project_gaussians
@@ -205,9 +206,8 @@ def _blend(arguments: dict[str, Any], counted: bool) -> tuple[Tensor, Tensor, Te
         assert splats.rays is not None
         seen, listed = (splats.means2d, splats.conics, splats.opacities), (tile_size, given.isect_offsets, given.flatten_ids)
         with torch.no_grad():
-            pixels, *_ = blended(ALL, torch.ones_like(alphas[..., 0]), seen, size, listed, splats.rays)
-        counts = torch.bincount(pixels, minlength=last.numel()).int().reshape(last.shape).clamp(min=1)
-        counts = torch.where(last < 0, 0, counts)
+            found = Blended(*blended(ALL, torch.ones_like(alphas[..., 0]), seen, size, listed, splats.rays))
+        counts = torch.where(last < 0, 0, found.counted(tuple(last.shape))[0].clamp(min=1))
     return images, alphas, last, counts, normals
 
 

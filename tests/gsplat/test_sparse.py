@@ -45,7 +45,7 @@ def layout_of(pixels: Tensor, images: Tensor) -> tuple[Tensor, ...]:
 
 
 def lists_of(splats: Any, layout: tuple[Tensor, ...], **packed: Any) -> tuple[Tensor, ...]:
-    """What sparse functions take after the splats: active tiles, lists, and the layout's pixels."""
+    """Active tiles, their lists, and the layout's pixels: the arguments of sparse functions after the splats."""
     active, mask, *of_pixels = layout
     (means2d, *_), radii, depths = splats
     return active, *gsplat.isect_tiles_sparse(means2d, radii, depths, mask, active, IMAGES, *GRID, **packed), *of_pixels
