@@ -1,6 +1,7 @@
 """Files and folders that appear complete or not at all, and files with arrays or JSON."""
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -254,6 +255,11 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):
         return False
+
+
+def checksum_of(content: bytes) -> str:
+    """32 hexadecimal digits that tell whether bytes are whole."""
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def parse_json(text: str) -> Any:

@@ -23,10 +23,10 @@ import torch
 from splat_py.base.errors import NoDeviceError, SplatError
 from splat_py.gpu import availability
 from splat_py.gpu.arrays import Bridge, Memory
-from splat_py.gpu.compile_cache import CompileCache, cache_folder
+from splat_py.gpu.compile_cache import CompileCache
+from splat_py.gpu.compiled_modules import cache_folder, include_paths
 from splat_py.gpu.kernels import KernelCache, Profile, Recorder
 from splat_py.gpu.messages import translate_device_lost
-from splat_py.gpu.sources import shader_folder
 from splat_py.gpu.torch_metal import TensorMemory, TorchKernels, TorchQueue, TorchRecorder
 
 _TYPES = {
@@ -280,7 +280,7 @@ def open_device(adapter: Adapter) -> Device:
     if adapter.backend == "mps":
         place = torch.device(availability.TORCH_DEVICE)
         return Device(adapter, cast(spy.Device, TorchQueue()), TensorMemory(place), TorchKernels(place), recorder=TorchRecorder)
-    cache = CompileCache(cache_folder(shader_folder()))
+    cache = CompileCache(cache_folder())
     shared = _torch_context(adapter) if adapter.backend == "cuda" else None
     try:
         handle = spy.Device(
@@ -317,7 +317,7 @@ def compiler_options(backend: str) -> spy.SlangCompilerOptions:
     """The compiler's options in every session of a device."""
     return spy.SlangCompilerOptions(
         {
-            "include_paths": [spy.SHADER_PATH, str(shader_folder())],
+            "include_paths": [str(path) for path in (*include_paths(), spy.SHADER_PATH)],
             # About arrays sized by link-time constants, and about variables in derivatives that Slang generates.
             "disable_warnings": ["31000", "41035"],
             # Mesa optimises anyway: kernels are as fast, and compile sooner.

@@ -1,106 +1,19 @@
-"""Metal, CUDA and WebGPU source of any kernel, and SPIR-V, emitted on any machine by the compiler that SlangPy ships.
-
-SlangPy compiles for its own device, but its compiler library can emit for every target. This module drives that library's C
-interface: one session, a request per kernel, arguments as on slangc's command line.
-"""
+"""Metal, CUDA and WebGPU source of any kernel, and SPIR-V, emitted on any machine: SlangPy compiles for its own device, but its
+compiler library for every target."""
 
 import ctypes
-import importlib.util
 import re
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
 from splat_py.base.errors import BindingError, SplatError
 from splat_py.base.files import temporary_folder
+from splat_py.gpu.compiled_modules import include_paths
 from splat_py.gpu.kernels import UserType, specialisation_source
-from splat_py.gpu.messages import first_error
-from splat_py.gpu.sources import scope, shader_folder
-
-# Indices in the function table of a COM interface (ISlangBlob), after the three of ISlangUnknown.
-_BLOB_POINTER, _BLOB_SIZE = 3, 4
+from splat_py.gpu.slang_compiler import Library, container, run
+from splat_py.gpu.sources import shader_folder
 
 Target = Literal["metal", "cuda", "wgsl"]
-
-
-class CompilerError(SplatError):
-    """The Slang compiler rejected its input, for the reasons in `messages`."""
-
-    def __init__(self, messages: str) -> None:
-        super().__init__(f"Slang cannot compile this: {first_error(messages, '')}")
-        self.messages = messages
-
-
-@cache
-class _Library:
-    """The library's functions, with types, and one session for all requests."""
-
-    def __init__(self) -> None:
-        spec = importlib.util.find_spec("slangpy")
-        assert spec is not None and spec.origin is not None
-        folder = Path(spec.origin).parent
-        names = ("libslang-compiler.so*", "libslang-compiler*.dylib", "slang-compiler.dll")
-        found = sorted(path for name in names for path in folder.rglob(name))
-        assert found, f"no Slang compiler library in {folder}"
-        library = ctypes.CDLL(str(found[0]))
-        pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
-
-        def function(name: str, result: Any, *arguments: Any) -> Any:
-            symbol = getattr(library, name)
-            symbol.restype, symbol.argtypes = result, arguments
-            return symbol
-
-        self.create_request = function("spCreateCompileRequest", pointer, pointer)
-        self.destroy_request = function("spDestroyCompileRequest", None, pointer)
-        self.set_arguments = function("spProcessCommandLineArguments", number, pointer, ctypes.POINTER(text), number)
-        self.compile = function("spCompile", number, pointer)
-        self.diagnostics = function("spGetDiagnosticOutput", text, pointer)
-        self.code = function("spGetEntryPointCode", pointer, pointer, number, ctypes.POINTER(ctypes.c_size_t))
-        self.container = function("spGetContainerCode", number, pointer, ctypes.POINTER(pointer))
-        self.reflection = function("spGetReflection", pointer, pointer)
-        self.entry_point = function("spReflection_getEntryPointByIndex", pointer, pointer, ctypes.c_uint)
-        self.group_size = function(
-            "spReflectionEntryPoint_getComputeThreadGroupSize", None, pointer, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)
-        )
-        self.session = function("spCreateSession", pointer, text)(None)
-
-
-def _run(arguments: list[str], result_of: Any) -> Any:
-    """Compile as slangc would with `arguments`, and pass the finished request to `result_of`."""
-    library = _Library()
-    request = library.create_request(library.session)
-    try:
-        encoded = (ctypes.c_char_p * len(arguments))(*(argument.encode() for argument in arguments))
-        status = library.set_arguments(request, encoded, len(arguments))
-        if status >= 0:
-            status = library.compile(request)
-        if status < 0:
-            raise CompilerError((library.diagnostics(request) or b"").decode())
-        return result_of(request)
-    finally:
-        library.destroy_request(request)
-
-
-def _code_and_threads(request: int) -> tuple[bytes, tuple[int, int, int]]:
-    """The entry point's code and workgroup size, which is 0 if constants of another module define it."""
-    library, size, threads = _Library(), ctypes.c_size_t(), (ctypes.c_size_t * 3)()
-    code = library.code(request, 0, ctypes.byref(size))
-    library.group_size(library.entry_point(library.reflection(request), 0), 3, threads)
-    x, y, z = threads
-    return ctypes.string_at(code, size.value), (x, y, z)
-
-
-def _container(request: int) -> bytes:
-    blob = ctypes.c_void_p()
-    if _Library().container(request, ctypes.byref(blob)) < 0:
-        raise CompilerError("the compiled module cannot be read back")
-    functions = ctypes.cast(ctypes.cast(blob, ctypes.POINTER(ctypes.c_void_p))[0], ctypes.POINTER(ctypes.c_void_p))
-    assert functions
-    pointer = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(functions[_BLOB_POINTER] or 0)(blob)
-    size = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p)(functions[_BLOB_SIZE] or 0)(blob)
-    return ctypes.string_at(pointer, size)
 
 
 class EmittedKernel(NamedTuple):
@@ -111,28 +24,6 @@ class EmittedKernel(NamedTuple):
     threads: tuple[int, int, int]
 
 
-@cache
-def _module_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="splat_py-modules-")
-
-
-def _compiled_imports(module: str) -> Path:
-    """Compile all imports of slang/<module>.slang, each once and after its own imports, and return their folder: parsing their
-    text for each kernel takes longer than all the rest."""
-    folder = Path(_module_folder().name)
-    for name in scope(module)[0].imports:
-        source, binary = shader_folder() / f"{name}.slang", folder / f"{name}.slang-module"
-        if binary.exists() or not source.is_file():
-            continue
-        _compiled_imports(name)
-        binary.parent.mkdir(parents=True, exist_ok=True)
-        include = ["-I", str(folder), "-I", str(shader_folder())]
-        binary.write_bytes(_run([str(source), *include, "-o", str(binary)], _container))
-    return folder
-
-
-# The compiler keeps some state per thread: Slang 2026.5 crashes if several threads use a session in turns.
-_thread = ThreadPoolExecutor(1)
 # A workgroup's number of threads along x in emitted source.
 _THREADS = {
     "metal": re.compile(r"\(sv_groupthreadid\w*\[int\(2\)\] \+ sv_groupthreadid\w*\[int\(1\)\]\) \* (\d+)U"),
@@ -154,7 +45,7 @@ def emit(target: Target, module: str, entry: str, constants: dict[str, Any]) -> 
     if not (shader_folder() / "kernels" / f"{module}.slang").is_file():
         raise SplatError(f"slang/kernels has no {module}.slang; splat_py.shader_folder() is the folder slang")
     try:
-        code, (x, y, z) = _thread.submit(_emit_here, target, module, entry, constants).result()
+        code, (x, y, z) = _compile(target, module, entry, constants)
     except BindingError as error:
         raise SplatError(str(error)) from error
     source = code.decode().rstrip("\0")
@@ -169,7 +60,7 @@ def emit(target: Target, module: str, entry: str, constants: dict[str, Any]) -> 
 
 def emit_spirv(module: str, entry: str, constants: dict[str, Any]) -> bytes:
     """Emit an entry point as SPIR-V, under the name `main`."""
-    return _thread.submit(_emit_here, "spirv", module, entry, constants).result()[0]
+    return _compile("spirv", module, entry, constants)[0]
 
 
 class WgslField(NamedTuple):
@@ -226,15 +117,23 @@ _WGSL_FIELD = re.compile(r"@align\((\d+)\) (\w+)_\d+ : (\w+(?:<u32>)?)")
 WGSL_SIZES = {"u32": 4, "i32": 4, "f32": 4, "vec2<u32>": 8}
 
 
-def _emit_here(target: str, module: str, entry: str, constants: dict[str, Any]) -> tuple[bytes, tuple[int, int, int]]:
+def _code_and_threads(request: int) -> tuple[bytes, tuple[int, int, int]]:
+    """The entry point's code and workgroup size, which is 0 if constants of another module define it."""
+    library, size, threads = Library(), ctypes.c_size_t(), (ctypes.c_size_t * 3)()
+    code = library.code(request, 0, ctypes.byref(size))
+    library.group_size(library.entry_point(library.reflection(request), 0), 3, threads)
+    x, y, z = threads
+    return ctypes.string_at(code, size.value), (x, y, z)
+
+
+def _compile(target: str, module: str, entry: str, constants: dict[str, Any]) -> tuple[bytes, tuple[int, int, int]]:
     with temporary_folder() as folder:
-        imports = _compiled_imports(f"kernels/{module}")
-        include = ["-I", str(imports), "-I", str(shader_folder()), "-I", str(folder)]
+        include = [part for path in (*include_paths(), folder) for part in ("-I", str(path))]
 
         def compiled(name: str, text: str) -> list[str]:
             source, binary = folder / f"{name}.slang", folder / f"{name}.slang-module"
             source.write_text(text, encoding="utf-8")
-            binary.write_bytes(_run([str(source), *include, "-o", str(binary)], _container))
+            binary.write_bytes(run([str(source), *include, "-o", str(binary)], container))
             return ["-r", str(binary)]
 
         linked: list[str] = []
@@ -248,4 +147,4 @@ def _emit_here(target: str, module: str, entry: str, constants: dict[str, Any]) 
         # Without -o the text is printed, not kept.
         output = ["-o", str(Path(folder, f"kernel.{target}"))]
         what = ["-target", target, "-entry", entry, "-stage", "compute", "-line-directive-mode", "none"]
-        return _run([kernel, *include, *linked, *what, *output], _code_and_threads)
+        return run([kernel, *include, *linked, *what, *output], _code_and_threads)

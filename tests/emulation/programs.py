@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from splat_py.gpu import emission
+from splat_py.gpu.slang_compiler import Library
 from tests.emulation.compiler import Compiler, Source
 from tests.emulation.kernels import Specialisation
 from tests.emulation.program import Program
@@ -14,17 +15,17 @@ from tests.emulation.program import Program
 @contextmanager
 def without_warnings() -> Iterator[None]:
     """Fail if the compiler warns of a variable that may have no value. SlangPy would print that to users."""
-    run = emission._run
+    run = emission.run
 
     def checked(arguments: list[str], result_of: Any) -> Any:
         def result(request: int) -> Any:
-            messages = emission._Library().diagnostics(request) or b""
+            messages = Library().diagnostics(request) or b""
             assert b"41016" not in messages, messages.decode()
             return result_of(request)
 
         return run(arguments, result)
 
-    with patch.object(emission, "_run", checked):
+    with patch.object(emission, "run", checked):
         yield
 
 

@@ -184,7 +184,7 @@ def test_a_folder_for_temporary_files_that_cannot_be_used(tmp_path: Path, monkey
     says = "temporary files cannot be written (.*); free some space, or name another folder in TMPDIR"
     refused(says, loading.source, "public float f(float x) { return x; }")
     refused(says, write_json, os.devnull, {})
-    refused(says, emission._emit_here, "wgsl", "nothing", "nothing", {})
+    refused(says, emission._compile, "wgsl", "nothing", "nothing", {})
     with pytest.warns(UserWarning, match="cannot be used, because temporary files cannot be written"):
         assert CompileCache(tmp_path / "kernels").folder is None
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import splat_py
-from splat_py.gpu.compile_cache import CompileCache, cache_folder
-from splat_py.gpu.sources import shader_folder
+from splat_py.gpu.compile_cache import CompileCache
 
 # Id of a user without files, on Linux and macOS.
 NOBODY = 65534
@@ -144,14 +143,6 @@ def test_old_folders_go(tmp_path: Path) -> None:
         os.utime(folder, (number, number))
     CompileCache(tmp_path / "kept" / "3")
     assert {folder.name for folder in (tmp_path / "kept").iterdir()} == {"3", "15", "16", "17", "18", "19"}
-
-
-def test_the_folder_is_that_of_the_shaders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("splat_py.gpu.compile_cache.platformdirs.user_cache_path", lambda name: tmp_path / name)
-    assert cache_folder(shader_folder()) == cache_folder(shader_folder())
-    (tmp_path / "shaders").mkdir()
-    assert cache_folder(tmp_path / "shaders") != cache_folder(shader_folder())
 
 
 _SORT = """if True:

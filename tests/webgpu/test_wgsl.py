@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from splat_py.gpu.emission import CompilerError, WgslKernel, emit
+from splat_py.gpu.emission import WgslKernel, emit
+from splat_py.gpu.slang_compiler import CompilerError
 from tests.emulation.kernels import Specialisation, by_kernel, declared, with_every_value
 from tests.webgpu.device import EMITTED, FLOAT_ATOMICS, for_naga, negated_sums, open_wgpu, pointers_to_parts
 

@@ -1,0 +1,101 @@
+"""The library's Slang modules in the compiler's own format, which processes share: with them, a process's first image takes
+0.6 s of processor time, not 2.4 s (software Vulkan, compiled kernels, a slow core).
+
+    <user's cache>/splat_py/<hash of the shaders and of SlangPy's version>/modules/<module>.slang-module
+
+Slang 2026.12 aborts if a session reads a module's text, and later a module that imports the first one in the compiler's own
+format. So the folder has all modules or does not exist, and does not change while processes use it.
+"""
+
+import hashlib
+import json
+import shutil
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import platformdirs
+import slangpy as spy
+
+from splat_py.base.files import atomic_folder, checksum_of, write_json
+from splat_py.gpu.slang_compiler import container, run
+from splat_py.gpu.sources import scope, shader_folder
+
+# By module: the hash of its source and of all that it imports, and the checksum of its file.
+_INDEX = "index.json"
+
+
+def include_paths() -> list[Path]:
+    """The folders in which compilers look for the library's modules."""
+    compiled = compiled_modules()
+    return [shader_folder()] if compiled is None else [compiled, shader_folder()]
+
+
+@cache
+def compiled_modules() -> Path | None:
+    """The folder of all modules; None if it cannot be made, and modules are imported as text. The first process of a version
+    makes it, for 3 to 7 seconds."""
+    folder = cache_folder() / "modules"
+    if not _is_whole(folder):
+        try:
+            _make(folder)
+        except (RuntimeError, OSError):
+            # Another process may have made it. SplatErrors are RuntimeErrors, as is that of a thread asked for at exit.
+            return folder if _is_whole(folder) else None
+    return folder
+
+
+def cache_folder() -> Path:
+    """The folder of what is compiled for this version of SlangPy, of its compiler and of the shaders."""
+    return platformdirs.user_cache_path("splat_py") / _hash_of(_modules())[:16]
+
+
+def _make(folder: Path) -> None:
+    """Compile all modules, each after its imports, except those that are the same in another version."""
+    versions = folder.parents[1].glob("*/modules")
+    others = {source: other / f"{name}.slang-module" for other in versions for name, source in _whole(other).items()}
+    index: dict[str, tuple[str, str]] = {}
+    with atomic_folder(folder) as made:
+        for name in sorted(_modules(), key=lambda name: len(scope(name))):
+            source = _hash_of([part.name for part in scope(name)])
+            binary = made / f"{name}.slang-module"
+            binary.parent.mkdir(parents=True, exist_ok=True)
+            content = others[source].read_bytes() if source in others else _compiled(name, made)
+            binary.write_bytes(content)
+            index[name] = source, checksum_of(content)
+        write_json(made / _INDEX, index)
+        if not _is_whole(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _compiled(name: str, imports: Path) -> bytes:
+    source, folder = shader_folder() / f"{name}.slang", shader_folder()
+    return run([str(source), "-I", str(imports), "-I", str(folder), "-o", str(imports / "unused.slang-module")], container)
+
+
+def _whole(folder: Path) -> dict[str, str]:
+    """The modules in a folder that are not damaged, which may crash the compiler, and the hashes of their sources."""
+    found = {}
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        for name, (source, checksum) in json.loads((folder / _INDEX).read_text(encoding="utf-8")).items():
+            with suppress(OSError):
+                if checksum_of((folder / f"{name}.slang-module").read_bytes()) == checksum:
+                    found[name] = source
+    return found
+
+
+def _is_whole(folder: Path) -> bool:
+    return _whole(folder).keys() == set(_modules())
+
+
+def _modules() -> list[str]:
+    folder = shader_folder()
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.slang"))
+
+
+def _hash_of(modules: list[str]) -> str:
+    digest = hashlib.sha256(f"{spy.__version__} {spy.SLANG_BUILD_TAG}".encode())
+    for name in modules:
+        digest.update(name.encode())
+        digest.update((shader_folder() / f"{name}.slang").read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,108 @@
+"""The modules in the compiler's own format: all or none, made once, made again if damaged."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from splat_py.gpu import compiled_modules as modules
+from splat_py.gpu import emission
+from splat_py.gpu.emission import emit
+from splat_py.gpu.sources import shader_folder
+
+DAMAGED = "splat/footprint.slang-module"
+
+
+@pytest.fixture
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of modules that are compiled, with an empty folder for them."""
+    modules.compiled_modules()
+    found, compile_one = [], modules._compiled
+
+    def counted(name: str, imports: Path) -> bytes:
+        found.append(name)
+        return compile_one(name, imports)
+
+    monkeypatch.setattr(modules, "_compiled", counted)
+    monkeypatch.setattr("splat_py.gpu.compiled_modules.platformdirs.user_cache_path", lambda name: tmp_path / "cache")
+    return found
+
+
+@pytest.fixture
+def whole(compiled: list[str]) -> Path:
+    """The folder with all modules."""
+    made = modules.compiled_modules()
+    assert made is not None
+    return Path(shutil.copytree(made, modules.cache_folder() / "modules"))
+
+
+def make() -> Path | None:
+    """What a new process finds or makes."""
+    return modules.compiled_modules.__wrapped__()
+
+
+def test_every_module_is_there(whole: Path, compiled: list[str]) -> None:
+    found = {file.relative_to(whole).with_suffix("").as_posix() for file in whole.rglob("*.slang-module")}
+    assert found == {file.relative_to(shader_folder()).with_suffix("").as_posix() for file in shader_folder().rglob("*.slang")}
+    assert make() == whole and not compiled
+
+
+@pytest.mark.parametrize("damage", [lambda whole: b"", lambda whole: whole[:-1], lambda whole: whole[:99] + b"?" + whole[100:]])
+def test_only_damaged_ones_are_made_again(damage: Callable[[bytes], bytes], whole: Path, compiled: list[str]) -> None:
+    file = whole / DAMAGED
+    before = file.read_bytes()
+    file.write_bytes(damage(before))
+    assert make() == whole and compiled == ["splat/footprint"]
+    assert make() == whole and compiled == ["splat/footprint"]
+    assert file.read_bytes() == before
+
+
+def test_modules_of_another_version_serve_where_their_sources_are_equal(whole: Path, compiled: list[str]) -> None:
+    other = whole.parents[1] / "other"
+    whole.parent.rename(other)
+    (other / "modules" / DAMAGED).unlink()
+    assert make() == whole and compiled == ["splat/footprint"]
+    assert (other / "modules").is_dir()
+
+
+INDICES = ("", "[1, 2]", "null", '{"splat/footprint": 1}', '{"splat/footprint": ["a", "b"]}', '{"/dev/null": ["a", "b"]}')
+
+
+@pytest.mark.parametrize("index", INDICES)
+def test_an_index_that_cannot_be_read(
+    index: str, whole: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (whole / "index.json").write_text(index)
+    monkeypatch.setattr(modules, "_compiled", lambda name, imports: compiled.append(name) or b"module")
+    assert make() == whole and len(compiled) == len(set(compiled)) == len(list(shader_folder().rglob("*.slang")))
+
+
+def test_without_a_folder_modules_are_text(tmp_path: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with_modules = emit("metal", "tiles", "findTileOffsets", {})
+    (tmp_path / "cache").write_text("in the way")
+    assert make() is None and not compiled
+    monkeypatch.setattr(modules, "compiled_modules", lambda: None)
+    assert modules.include_paths() == [shader_folder()]
+    assert emission.emit("metal", "tiles", "findTileOffsets", {}) == with_modules
+
+
+def test_a_module_that_cannot_be_compiled_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel that imports it says what is wrong."""
+    (tmp_path / "shaders").mkdir()
+    (tmp_path / "shaders" / "wrong.slang").write_text("float f( {")
+    monkeypatch.setattr(modules, "shader_folder", lambda: tmp_path / "shaders")
+    monkeypatch.setattr(modules, "scope", lambda name: ())
+    monkeypatch.setattr("splat_py.gpu.compiled_modules.platformdirs.user_cache_path", lambda name: tmp_path / "cache")
+    assert make() is None
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+def test_another_source_is_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = modules.cache_folder()
+    shutil.copytree(shader_folder(), tmp_path / "shaders")
+    monkeypatch.setattr(modules, "shader_folder", lambda: tmp_path / "shaders")
+    assert modules.cache_folder() == before
+    with (tmp_path / "shaders" / "splat" / "camera.slang").open("a") as file:
+        file.write("\n")
+    assert modules.cache_folder() != before
