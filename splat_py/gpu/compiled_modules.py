@@ -25,16 +25,10 @@ from splat_py.gpu.sources import scope, shader_folder
 _INDEX = "index.json"
 
 
-def include_paths() -> list[Path]:
-    """The folders in which compilers look for the library's modules."""
-    compiled = compiled_modules()
-    return [shader_folder()] if compiled is None else [compiled, shader_folder()]
-
-
 @cache
 def compiled_modules() -> Path | None:
-    """The folder of all modules; None if it cannot be made, and modules are imported as text. The first process of a version
-    makes it, for 3 to 7 seconds."""
+    """The folder of all modules, an include path before that of their texts; None if it cannot be made. The first process of a
+    version makes it, for 3 to 7 seconds."""
     folder = cache_folder() / "modules"
     if not _is_whole(folder):
         try:

@@ -24,9 +24,10 @@ from splat_py.base.errors import NoDeviceError, SplatError
 from splat_py.gpu import availability
 from splat_py.gpu.arrays import Bridge, Memory
 from splat_py.gpu.compile_cache import CompileCache
-from splat_py.gpu.compiled_modules import cache_folder, include_paths
+from splat_py.gpu.compiled_modules import cache_folder
 from splat_py.gpu.kernels import KernelCache, Profile, Recorder
 from splat_py.gpu.messages import translate_device_lost
+from splat_py.gpu.sources import shader_folder
 from splat_py.gpu.torch_metal import TensorMemory, TorchKernels, TorchQueue, TorchRecorder
 
 _TYPES = {
@@ -317,7 +318,7 @@ def compiler_options(backend: str) -> spy.SlangCompilerOptions:
     """The compiler's options in every session of a device."""
     return spy.SlangCompilerOptions(
         {
-            "include_paths": [str(path) for path in (*include_paths(), spy.SHADER_PATH)],
+            "include_paths": [spy.SHADER_PATH, str(shader_folder())],
             # About arrays sized by link-time constants, and about variables in derivatives that Slang generates.
             "disable_warnings": ["31000", "41035"],
             # Mesa optimises anyway: kernels are as fast, and compile sooner.

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from splat_py.base.errors import BindingError, SplatError
 from splat_py.base.files import temporary_folder
-from splat_py.gpu.compiled_modules import include_paths
+from splat_py.gpu.compiled_modules import compiled_modules
 from splat_py.gpu.kernels import UserType, specialisation_source
 from splat_py.gpu.slang_compiler import Library, container, run
 from splat_py.gpu.sources import shader_folder
@@ -128,7 +128,7 @@ def _code_and_threads(request: int) -> tuple[bytes, tuple[int, int, int]]:
 
 def _compile(target: str, module: str, entry: str, constants: dict[str, Any]) -> tuple[bytes, tuple[int, int, int]]:
     with temporary_folder() as folder:
-        include = [part for path in (*include_paths(), folder) for part in ("-I", str(path))]
+        include = [part for path in (compiled_modules(), shader_folder(), folder) if path for part in ("-I", str(path))]
 
         def compiled(name: str, text: str) -> list[str]:
             source, binary = folder / f"{name}.slang", folder / f"{name}.slang-module"

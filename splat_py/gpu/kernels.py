@@ -29,6 +29,7 @@ from numpy.typing import DTypeLike
 from splat_py.base.errors import BindingError, SplatError
 from splat_py.gpu.arrays import Array, Memory
 from splat_py.gpu.bindings import Bindings, Uniform, in_python
+from splat_py.gpu.compiled_modules import compiled_modules
 from splat_py.gpu.limits import check_threads
 from splat_py.gpu.messages import first_error, translate_device_lost
 from splat_py.gpu.sources import Source, constant, declared, extern_defaults, mentioned, scope
@@ -214,11 +215,10 @@ class KernelCache:
         return self._device.info.type == spy.DeviceType.cuda and uses_fast_math(module, entry, constants)
 
     def _open_session(self, fast: bool) -> spy.SlangSession:
-        # The first is the device's own, whose modules functions of Slang share.
-        own = self._device.slang_session
-        if not fast and not self._sessions[fast]:
-            return own
-        options = own.desc.compiler_options
+        # The device's own is for functions of Slang: SlangPy does not find types that a module in the compiler's format imports.
+        options = self._device.slang_session.desc.compiler_options
+        compiled = compiled_modules()
+        options.include_paths = [*([str(compiled)] if compiled else []), *options.include_paths]
         options.floating_point_mode = spy.SlangFloatingPointMode.fast if fast else spy.SlangFloatingPointMode.default
         return self._device.create_slang_session(options)
 

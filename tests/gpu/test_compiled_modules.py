@@ -82,8 +82,7 @@ def test_without_a_folder_modules_are_text(tmp_path: Path, compiled: list[str], 
     with_modules = emit("metal", "tiles", "findTileOffsets", {})
     (tmp_path / "cache").write_text("in the way")
     assert make() is None and not compiled
-    monkeypatch.setattr(modules, "compiled_modules", lambda: None)
-    assert modules.include_paths() == [shader_folder()]
+    monkeypatch.setattr(emission, "compiled_modules", lambda: None)
     assert emission.emit("metal", "tiles", "findTileOffsets", {}) == with_modules
 
 
