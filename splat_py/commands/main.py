@@ -1,5 +1,6 @@
 """`splat`: parses the command line, runs the command, and reports an error in one sentence."""
 
+import logging
 import os
 import signal
 import sys
@@ -52,6 +53,9 @@ def main() -> None:
     """Entry point. User errors print one sentence on stderr and exit with code 1."""
     terminal.prepare_streams()
     warnings.showwarning = terminal.show_warning
+    logger = logging.getLogger("splat_py")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(terminal.Messages())
     launch, interrupted = Launch(), "interrupted"
     try:
         with suppress(SplatError):

@@ -1,5 +1,6 @@
 """The terminal of commands: explicit options, the console, progress bars, warnings and errors."""
 
+import logging
 import math
 import os
 import sys
@@ -77,6 +78,14 @@ def prepare_streams() -> None:
 def silence() -> Iterator[None]:
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         yield
+
+
+class Messages(logging.Handler):
+    """Prints what the library logs, if a terminal shows it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if console.is_terminal:
+            console.print(record.getMessage())
 
 
 def print_error(message: object) -> None:

@@ -4,11 +4,12 @@
     <user's cache>/splat_py/<hash of the shaders and of SlangPy's version>/modules/<module>.slang-module
 
 Slang 2026.12 aborts if a session reads a module's text, and later a module that imports the first one in the compiler's own
-format. So the folder has all modules or does not exist, and does not change while processes use it.
+format. So the folder has all modules or does not exist, and a session is used as long as the folder stays (`folder_made`).
 """
 
 import hashlib
 import json
+import logging
 import shutil
 from contextlib import suppress
 from functools import cache
@@ -39,6 +40,16 @@ def compiled_modules() -> Path | None:
     return folder
 
 
+def folder_made() -> tuple[int, int] | None:
+    """The folder's identity: another if it was removed and made again, None if there is none."""
+    folder = compiled_modules()
+    with suppress(OSError):
+        if folder is not None:
+            index = (folder / _INDEX).stat()
+            return index.st_ino, index.st_mtime_ns
+    return None
+
+
 def cache_folder() -> Path:
     """The folder of what is compiled for this version of SlangPy, of its compiler and of the shaders."""
     return platformdirs.user_cache_path("splat_py") / _hash_of(_modules())[:16]
@@ -46,6 +57,7 @@ def cache_folder() -> Path:
 
 def _make(folder: Path) -> None:
     """Compile all modules, each after its imports, except those that are the same in another version."""
+    logging.getLogger(__name__).info("compiling shaders (once)...")
     versions = folder.parents[1].glob("*/modules")
     others = {source: other / f"{name}.slang-module" for other in versions for name, source in _whole(other).items()}
     index: dict[str, tuple[str, str]] = {}

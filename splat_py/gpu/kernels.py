@@ -29,7 +29,7 @@ from numpy.typing import DTypeLike
 from splat_py.base.errors import BindingError, SplatError
 from splat_py.gpu.arrays import Array, Memory
 from splat_py.gpu.bindings import Bindings, Uniform, in_python
-from splat_py.gpu.compiled_modules import compiled_modules
+from splat_py.gpu.compiled_modules import compiled_modules, folder_made
 from splat_py.gpu.limits import check_threads
 from splat_py.gpu.messages import first_error, translate_device_lost
 from splat_py.gpu.sources import Source, constant, declared, extern_defaults, mentioned, scope
@@ -176,13 +176,15 @@ class Kernel:
 
 
 class KernelCache:
-    """The kernels of one device, each compiled when it is first asked for. When the newest of its compiler sessions is full, it
-    opens another and frees the oldest with its kernels."""
+    """The kernels of one device, each compiled when it is first asked for. When the newest of its compiler sessions is full, or
+    the folder of compiled modules is another, it opens another session and frees the oldest with its kernels."""
 
     def __init__(self, device: spy.Device) -> None:
         self._device = device
         # With exact mathematics and with fast, each time the oldest first.
         self._sessions: dict[bool, list[tuple[spy.SlangSession, dict[tuple[Any, ...], Kernel]]]] = {False: [], True: []}
+        # The folders that the newest sessions read.
+        self._folders: dict[bool, tuple[int, int] | None] = {}
         # Called with an entry point's name before its kernel is compiled, or read from the compile cache.
         self.observers: list[Callable[[str], None]] = []
 
@@ -196,7 +198,9 @@ class KernelCache:
         for _, kernels in sessions:
             if key in kernels:
                 return kernels[key]
-        if not sessions or len(sessions[-1][1]) == _KERNELS_PER_SESSION:
+        folder = folder_made()
+        if not sessions or len(sessions[-1][1]) == _KERNELS_PER_SESSION or folder != self._folders[fast]:
+            self._folders[fast] = folder
             self._sessions[fast] = sessions = [*sessions, (self._open_session(fast), {})][-_SESSIONS:]
         session, kernels = sessions[-1]
         for observer in self.observers:
@@ -215,7 +219,7 @@ class KernelCache:
         return self._device.info.type == spy.DeviceType.cuda and uses_fast_math(module, entry, constants)
 
     def _open_session(self, fast: bool) -> spy.SlangSession:
-        # The device's own is for functions of Slang: SlangPy does not find types that a module in the compiler's format imports.
+        # The device's own serves functions of Slang: in a compiled module, SlangPy does not find the types that it imports.
         options = self._device.slang_session.desc.compiler_options
         compiled = compiled_modules()
         options.include_paths = [*([str(compiled)] if compiled else []), *options.include_paths]

@@ -1,6 +1,7 @@
 """`splat` itself: parsing, help, errors of one sentence, any text on any terminal, and messages to a person who waits."""
 
 import io
+import logging
 import os
 import subprocess
 import sys
@@ -138,6 +139,14 @@ def test_a_browser_opens_only_where_there_is_a_display(
 def test_a_misspelt_command_names_the_one_that_was_meant(tmp_path: Path) -> None:
     assert "trian is not a command; did you mean train?" in refusal("trian", "photos", cwd=tmp_path)
     assert splat("abacus", cwd=tmp_path).returncode == 2
+
+
+@pytest.mark.parametrize(("is_terminal", "expected"), [(True, "compiling shaders (once)...\n"), (False, "")])
+def test_what_the_library_logs_is_told_on_a_terminal(is_terminal: bool, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(terminal, "console", terminal._PlainConsole(file=out, force_terminal=is_terminal))
+    terminal.Messages().handle(logging.makeLogRecord({"msg": "compiling shaders (once)..."}))
+    assert out.getvalue() == expected
 
 
 def test_compiling_is_told_with_a_count(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace) -> None:

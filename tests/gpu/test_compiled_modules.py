@@ -1,11 +1,15 @@
 """The modules in the compiler's own format: all or none, made once, made again if damaged."""
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import splat_py
 from splat_py.gpu import compiled_modules as modules
 from splat_py.gpu import emission
 from splat_py.gpu.emission import emit
@@ -76,6 +80,31 @@ def test_an_index_that_cannot_be_read(
     (whole / "index.json").write_text(index)
     monkeypatch.setattr(modules, "_compiled", lambda name, imports: compiled.append(name) or b"module")
     assert make() == whole and len(compiled) == len(set(compiled)) == len(list(shader_folder().rglob("*.slang")))
+
+
+_AWAY_AND_BACK = """if True:
+    import os, sys
+    from pathlib import Path
+    import platformdirs
+    platformdirs.user_cache_path = lambda name: Path(sys.argv[1])
+    from splat_py import get_device
+    from splat_py.gpu.compiled_modules import compiled_modules
+    get, folder = get_device().kernels.get, compiled_modules()
+    get("tiles", "countTiles")
+    os.rename(folder, f"{folder}-away")
+    get("shade", "shadeForward")
+    os.rename(f"{folder}-away", folder)
+    get("project", "projectForward")
+"""
+
+
+def test_a_folder_that_goes_and_comes_back(whole: Path) -> None:
+    """The compiler crashes where one session reads some modules as text and then others in its own format."""
+    command = [sys.executable, "-c", _AWAY_AND_BACK, str(whole.parents[1])]
+    environment = os.environ | {"PYTHONPATH": str(Path(splat_py.__file__).parents[1])}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    assert whole.is_dir()
 
 
 def test_without_a_folder_modules_are_text(tmp_path: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
