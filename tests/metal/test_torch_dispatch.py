@@ -57,7 +57,7 @@ def device(mps: TorchMps, programs: Programs, tmp_path: Path, monkeypatch: pytes
         return programs.kernel(Specialisation(module, entry, tuple(sorted(constants.items()))))
 
     monkeypatch.setattr(compile_cache, "emit", emit)
-    monkeypatch.setattr(compile_cache, "cache_folder", lambda shaders: tmp_path)
+    monkeypatch.setattr(compile_cache, "cache_folder", lambda: tmp_path)
     opened = devices.open_device(Adapter("mps", "torch's Metal on the CPU", ()))
     use(opened, monkeypatch)
     return opened
@@ -227,7 +227,7 @@ def test_source_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         return EmittedKernel(f"kernel {entry}", (64, 1, 1))
 
     monkeypatch.setattr(compile_cache, "emit", emit)
-    monkeypatch.setattr(compile_cache, "cache_folder", lambda shaders: tmp_path / "kept")
+    monkeypatch.setattr(compile_cache, "cache_folder", lambda: tmp_path / "kept")
     for _ in range(2):
         assert EmissionCache().get("prefix_sum", "scanBlocks", {}) == ("kernel scanBlocks", (64, 1, 1))
     assert len(emitted) == 1
@@ -237,7 +237,7 @@ def test_source_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert EmissionCache().get("prefix_sum", "scanBlocks", {}).threads == (64, 1, 1)
     assert len(emitted) == 5
     # A folder that cannot be written only costs emitting again.
-    monkeypatch.setattr(compile_cache, "cache_folder", lambda shaders: file)
+    monkeypatch.setattr(compile_cache, "cache_folder", lambda: file)
     assert EmissionCache().get("prefix_sum", "scanBlocks", {}).source == "kernel scanBlocks"
 
 
