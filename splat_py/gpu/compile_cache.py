@@ -1,4 +1,4 @@
-"""Compiled kernels, kept between processes: with them, a process's first image takes 2.4 s of processor time, without them 12 s
+"""Compiled kernels, kept between processes: with them, a process's first image takes 2.4 s of processor time, without them 9 s
 (software Vulkan, a slow core; 0.6 s with compiled modules, too).
 
 SlangPy keeps kernels in a database that is mapped into memory, and a damaged one crashes the process. So each process works on

@@ -1,11 +1,11 @@
-"""The compiler library that SlangPy ships, by its C interface: one session, a request for each compilation, arguments as on
-slangc's command line."""
+"""The compiler library that SlangPy ships. Through its C interface, a request compiles as slangc would with a command line;
+through its COM interface, which keeps its order from version to version, one session compiles many modules."""
 
 import ctypes
 import importlib.util
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,8 +14,9 @@ from splat_py.gpu.messages import first_error
 
 T = TypeVar("T")
 
-# Indices in the function table of a COM interface (ISlangBlob), after the three of ISlangUnknown.
-_BLOB_POINTER, _BLOB_SIZE = 3, 4
+# Indices in the function tables of COM interfaces: ISlangUnknown, ISlangBlob, IGlobalSession, ISession and IModule.
+_RELEASE, _BLOB_POINTER, _BLOB_SIZE, _CREATE_SESSION, _LOAD_MODULE, _SERIALIZE = 2, 3, 4, 3, 4, 20
+_ROW_MAJOR = 1
 # The compiler keeps some state per thread: Slang 2026.5 crashes if several threads use a session in turns.
 _thread = ThreadPoolExecutor(1)
 
@@ -62,6 +63,71 @@ class Library:
         self.session = function("spCreateSession", pointer, text)(None)
 
 
+class _SessionDesc(ctypes.Structure):
+    """slang::SessionDesc."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("targets", ctypes.c_void_p),
+        ("target_count", ctypes.c_int64),
+        ("flags", ctypes.c_uint32),
+        ("matrix_layout", ctypes.c_uint32),
+        ("search_paths", ctypes.POINTER(ctypes.c_char_p)),
+        ("search_path_count", ctypes.c_int64),
+        ("macros", ctypes.c_void_p),
+        ("macro_count", ctypes.c_int64),
+        ("file_system", ctypes.c_void_p),
+        ("switches", ctypes.c_bool * 2),
+        ("options", ctypes.c_void_p),
+        ("option_count", ctypes.c_uint32),
+        ("skips_validation", ctypes.c_bool),
+    )
+
+
+def compile_modules(names: list[str], folders: list[Path]) -> list[bytes]:
+    """Compile the modules of `names`, which lie in `folders`, and return them in the compiler's own format."""
+    return _thread.submit(_compile_modules, names, folders).result()
+
+
+def _compile_modules(names: list[str], folders: list[Path]) -> list[bytes]:
+    pointer, paths = ctypes.c_void_p, (ctypes.c_char_p * len(folders))(*(str(folder).encode() for folder in folders))
+    size = ctypes.sizeof(_SessionDesc)
+    description = _SessionDesc(size=size, matrix_layout=_ROW_MAJOR, search_paths=paths, search_path_count=len(folders))
+    session, compiled = pointer(), []
+    create = _method(pointer(Library().session), _CREATE_SESSION, ctypes.c_int, pointer, pointer)
+    if create(ctypes.byref(description), ctypes.byref(session)) < 0:
+        raise CompilerError("the compiler opens no session")
+    try:
+        load = _method(session, _LOAD_MODULE, pointer, ctypes.c_char_p, pointer)
+        for name in names:
+            messages, blob = pointer(), pointer()
+            # A module belongs to its session.
+            module = pointer(load(name.encode(), ctypes.byref(messages)))
+            if not module or _method(module, _SERIALIZE, ctypes.c_int, pointer)(ctypes.byref(blob)) < 0:
+                raise CompilerError(_taken(messages).decode(errors="replace"))
+            _taken(messages)
+            compiled.append(_taken(blob))
+    finally:
+        _method(session, _RELEASE, ctypes.c_uint32)()
+    return compiled
+
+
+def _method(of: ctypes.c_void_p, index: int, result: Any, *arguments: Any) -> Callable[..., Any]:
+    """A method of a COM object."""
+    table = ctypes.cast(ctypes.cast(of, ctypes.POINTER(ctypes.c_void_p))[0], ctypes.POINTER(ctypes.c_void_p))
+    return partial(ctypes.CFUNCTYPE(result, ctypes.c_void_p, *arguments)(table[index] or 0), of)
+
+
+def _taken(blob: ctypes.c_void_p) -> bytes:
+    """A blob's content; frees the blob."""
+    if not blob:
+        return b""
+    pointer, size = _method(blob, _BLOB_POINTER, ctypes.c_void_p)(), _method(blob, _BLOB_SIZE, ctypes.c_size_t)()
+    content = ctypes.string_at(pointer, size)
+    _method(blob, _RELEASE, ctypes.c_uint32)()
+    return content
+
+
 def run(arguments: list[str], result_of: Callable[[int], T]) -> T:
     """Compile as slangc would with `arguments`, and return what `result_of` makes of the finished request."""
     return _thread.submit(_run, arguments, result_of).result()
@@ -87,8 +153,4 @@ def container(request: int) -> bytes:
     blob = ctypes.c_void_p()
     if Library().container(request, ctypes.byref(blob)) < 0:
         raise CompilerError("the compiled module cannot be read back")
-    functions = ctypes.cast(ctypes.cast(blob, ctypes.POINTER(ctypes.c_void_p))[0], ctypes.POINTER(ctypes.c_void_p))
-    assert functions
-    pointer = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(functions[_BLOB_POINTER] or 0)(blob)
-    size = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p)(functions[_BLOB_SIZE] or 0)(blob)
-    return ctypes.string_at(pointer, size)
+    return _taken(blob)
