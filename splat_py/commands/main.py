@@ -55,7 +55,7 @@ def main() -> None:
     warnings.showwarning = terminal.show_warning
     logger = logging.getLogger("splat_py")
     logger.setLevel(logging.INFO)
-    logger.addHandler(terminal.Messages())
+    logger.handlers = [terminal.Messages()]
     launch, interrupted = Launch(), "interrupted"
     try:
         with suppress(SplatError):
