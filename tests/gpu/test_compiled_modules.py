@@ -44,7 +44,7 @@ def whole(compiled: list[str]) -> Path:
 
 
 def make() -> Path | None:
-    """What a new process finds or makes."""
+    """Find or make the folder, as a new process does."""
     return modules.compiled_modules.__wrapped__()
 
 
