@@ -15,6 +15,7 @@ WITH_OLDEST = $(SELFTEST) tests/render/test_stage_gradients.py tests/shaders/tes
 	tests/shaders/test_own_kernels.py
 # The tests that tests/long.txt does not name.
 CHOSEN = -m "not long"
+PYTEST = $(PYTHON) -m pytest -q -n 2 $(CHOSEN)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo docs check test full fuzz soak refresh_viewer lint clean
@@ -42,11 +43,11 @@ check: lint ## ruff, mypy, one test of each kernel and public function, a traini
 test: lint $(OLDEST) .venv/.browser .venv/.actionlint ## ruff, mypy and the tests, each kernel also with the oldest SlangPy: half an hour
 	@echo "==> pytest"
 	@failed=0; for part in "$(EMULATED)" "$(COMPILED)" "$(RENDERED)"; do \
-	$(UNOPTIMISED) $(PYTHON) -m pytest -q -n 2 $(CHOSEN) $$part || failed=1; done; \
-	$(PYTHON) -m pytest -q -n 2 $(CHOSEN) $(addprefix --ignore=,$(EMULATED) $(COMPILED) $(RENDERED) $(SELFTEST)) || failed=1; [ $$failed = 0 ]
+	$(UNOPTIMISED) $(PYTEST) $$part || failed=1; done; \
+	$(PYTEST) $(addprefix --ignore=,$(EMULATED) $(COMPILED) $(RENDERED) $(SELFTEST)) || failed=1; [ $$failed = 0 ]
 	@if [ -d $(OLDEST) ]; then echo "==> pytest with $(notdir $(OLDEST))"; \
-	$(UNOPTIMISED) PYTHONPATH=$(OLDEST) $(PYTHON) -m pytest -q -n 2 $(CHOSEN) -k "not waves_of_other_sizes and not test_operator" $(WITH_OLDEST); \
-	else $(UNOPTIMISED) $(PYTHON) -m pytest -q -n 2 $(CHOSEN) $(SELFTEST); fi
+	$(UNOPTIMISED) PYTHONPATH=$(OLDEST) $(PYTEST) -k "not waves_of_other_sizes and not test_operator" $(WITH_OLDEST); \
+	else $(UNOPTIMISED) $(PYTEST) $(SELFTEST); fi
 
 full: CHOSEN =
 full: COMPILED += $(SELFTEST)

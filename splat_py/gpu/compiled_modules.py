@@ -50,6 +50,7 @@ def folder_made() -> tuple[int, int] | None:
     return None
 
 
+@cache
 def cache_folder() -> Path:
     """The folder of what is compiled for this version of SlangPy, of its compiler and of the shaders."""
     return platformdirs.user_cache_path("splat_py") / _hash_of(_modules())[:16]

@@ -31,7 +31,7 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return compile_modules(names, folders)
 
     monkeypatch.setattr(modules, "compile_modules", counted)
-    monkeypatch.setattr("splat_py.gpu.compiled_modules.platformdirs.user_cache_path", lambda name: tmp_path / "cache")
+    monkeypatch.setattr(modules, "cache_folder", lambda: tmp_path / "cache" / "version")
     return found
 
 
@@ -125,16 +125,17 @@ def test_a_module_that_cannot_be_compiled_leaves_nothing(tmp_path: Path, monkeyp
     monkeypatch.setattr(modules, "scope", lambda name: ())
     with pytest.raises(CompilerError, match=r"unexpected '{'"):
         compile_modules(["wrong"], [tmp_path / "shaders"])
-    monkeypatch.setattr("splat_py.gpu.compiled_modules.platformdirs.user_cache_path", lambda name: tmp_path / "cache")
+    monkeypatch.setattr(modules, "cache_folder", lambda: tmp_path / "cache" / "version")
     assert make() is None
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
 
 
 def test_another_source_is_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = modules.cache_folder()
+    folder = modules.cache_folder.__wrapped__
+    before = folder()
     shutil.copytree(shader_folder(), tmp_path / "shaders")
     monkeypatch.setattr(modules, "shader_folder", lambda: tmp_path / "shaders")
-    assert modules.cache_folder() == before
+    assert folder() == before
     with (tmp_path / "shaders" / "splat" / "camera.slang").open("a") as file:
         file.write("\n")
-    assert modules.cache_folder() != before
+    assert folder() != before
