@@ -429,9 +429,9 @@ READERS: dict[str, Reader] = {
         for ending, cases in SCENES.items()
     },
     "points": reader(600, "file.ply", _ply(cloud=True), read_points),
-    "transforms": Reader(1500, _write_capture("transforms", _damaged_description), _read_capture),
-    "COLMAP binary": Reader(1500, _write_capture("binary", damaged_bytes, tuple(LENSES)), _read_capture),
-    "COLMAP text": Reader(900, _write_capture("text", damaged_text, tuple(LENSES)), _read_capture),
+    "transforms": Reader(600, _write_capture("transforms", _damaged_description), _read_capture),
+    "COLMAP binary": Reader(600, _write_capture("binary", damaged_bytes, tuple(LENSES)), _read_capture),
+    "COLMAP text": Reader(400, _write_capture("text", damaged_text, tuple(LENSES)), _read_capture),
     "checkpoint": reader(1000, TENSORS, _tensors("splats"), Checkpoint.load),
     "checkpoint of one's own splats": reader(1000, TENSORS, _tensors("own splats"), Checkpoint.load),
     "checkpoint of blobs": reader(600, TENSORS, _tensors("blobs"), FitCheckpoint.load),

@@ -77,9 +77,9 @@ def assert_no_trace(way: str, arrays: dict[str, Array], gone: Array, packed: boo
     return radii
 
 
-@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("packed", [False, True], ids=("dense", "packed"))
 def test_broken_gaussians_leave_no_trace(way: str, field: str, packed: bool) -> None:
     if way == "surfels" and field == "extra_signals":
         pytest.skip("surfels have no extra signals")
