@@ -303,7 +303,7 @@ TOGETHER = (
 )
 
 
-@pytest.mark.parametrize("directions", [1, MAX_DIRECTIONS, MAX_DIRECTIONS + 2])
+@pytest.mark.parametrize("directions", [1, 2, MAX_DIRECTIONS, MAX_DIRECTIONS + 2])
 @pytest.mark.parametrize("name", TOGETHER)
 def test_several_directions_at_once(name: str, directions: int) -> None:
     """One pass gives each direction's tangents, to the order of sums: of cameras, and of all tensors of Gaussians."""
