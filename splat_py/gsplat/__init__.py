@@ -39,11 +39,13 @@ _STAGES = {
 _BUILD = ("has_2dgs", "has_3dgs", "has_3dgut", "has_adam", "has_camera_wrappers", "has_losses", "has_reloc")
 _FTHETA = ("FThetaCameraDistortionParameters", "FThetaPolynomialType")
 _CAMERA_TYPES = ("CameraModel", "ExternalDistortionModelMeta", "RollingShutterType", *_FTHETA)
+_WINDSHIELDS = ("BivariateWindshieldModelParameters", "ExternalDistortionModelParameters")
 _CONFIGS = ("RendererConfig", "RendererConfig_MixedBatch", "RendererConfig_ParallelBatch")
 _COLOR_CORRECT = ("color_correct_affine", "color_correct_quadratic")
 
 # Public names by the module that defines them.
 _PUBLIC = _STAGES | {
+    "cameras": _WINDSHIELDS,
     "compression": ("PngCompression",),
     "utils": ("export_splats",),
     "losses": (
@@ -80,6 +82,7 @@ _PATHS: dict[str, _Homes] = {
     "cuda._constants": {"rendering": ("ALPHA_THRESHOLD", "MIN_COMPENSATION", "TRANSMITTANCE_THRESHOLD")},
     "cuda._wrapper": {
         **_STAGES,
+        "cameras": (*_WINDSHIELDS, "ExternalDistortionReferencePolynomial"),
         "rendering": (*_CAMERA_TYPES, "UnscentedTransformParameters"),
         "unsupported": (*_UNSUPPORTED, *_BUILD),
     },
@@ -123,9 +126,11 @@ def _homes(names: _Homes) -> dict[str, str]:
 
 
 def _own(path: str, name: str) -> Any:
+    from splat_py.gsplat import cameras
     from splat_py.gsplat.torch_impl import own_package
 
-    return getattr(own_package(path), name)
+    # gsplat's makes CUDA's class.
+    return cameras.make_params if name == "make_params" else getattr(own_package(path), name)
 
 
 def _own_or_refused(path: str, name: str) -> Any:

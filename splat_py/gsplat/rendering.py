@@ -15,13 +15,10 @@ from splat_py.base.fields import require_number
 from splat_py.gpu.sources import constant
 from splat_py.gpu.tensors import check_tensors
 from splat_py.gsplat.assertions import ensure_shape
+from splat_py.gsplat.cameras import ExternalDistortionModelParameters, checked_cameras
 from splat_py.gsplat.checks import refuse
 from splat_py.gsplat.torch_impl import own_package
-from splat_py.gsplat.unsupported import (  # noqa: F401
-    ExternalDistortionModelParameters,
-    rasterization_2dgs_inria_wrapper,
-    rasterization_inria_wrapper,
-)
+from splat_py.gsplat.unsupported import rasterization_2dgs_inria_wrapper, rasterization_inria_wrapper  # noqa: F401
 from splat_py.gsplat.version import by_position, is_1_5, key_bits, max_alpha
 from splat_py.render.checks import check_gaussians
 from splat_py.render.meta import Later
@@ -39,7 +36,7 @@ _LENS = "radial_coeffs tangential_coeffs thin_prism_coeffs"
 _ADDED = "with_eval3d with_ut camera_model lidar_coeffs extra_signals extra_signals_sh_degree"
 _IGNORED = ("channel_chunk", "segmented", "renderer_config")
 # Arguments of unsupported features, with their neutral values.
-_REFUSED = ("distributed", "lidar_coeffs", "external_distortion_coeffs")
+_REFUSED = ("distributed", "lidar_coeffs")
 # The thresholds of `gsplat.cuda._constants`, from splat_py's shaders.
 ALPHA_THRESHOLD: float = constant("splat/blending", "ALPHA_MIN")
 TRANSMITTANCE_THRESHOLD = 1e-4
@@ -179,7 +176,7 @@ def rasterization(
     thin_prism_coeffs: Tensor | None = None,
     ftheta_coeffs: Any = None,
     lidar_coeffs: Any = None,
-    external_distortion_coeffs: Any = None,
+    external_distortion_coeffs: ExternalDistortionModelParameters | None = None,
     rolling_shutter: Any = None,
     viewmats_rs: Tensor | None = None,
     ut_params: Any = None,
@@ -193,7 +190,8 @@ def rasterization(
 
     Args:
         channel_chunk, segmented, renderer_config: ignored; they do not affect results.
-        distributed, lidar_coeffs, external_distortion_coeffs: only their defaults are supported.
+        distributed, lidar_coeffs: only their defaults are supported.
+        external_distortion_coeffs: a windshield before the lens (`BivariateWindshieldModelParameters`), with `with_ut`.
         own: further arguments of `splat_py.rasterization`, which also documents all others.
 
     Returns:
@@ -203,6 +201,13 @@ def rasterization(
     arguments |= {"max_alpha": max_alpha()} | arguments.pop("own")
     for name in _IGNORED:
         del arguments[name]
+    if external_distortion_coeffs is not None:
+        if not with_ut:
+            raise SplatError("external_distortion_coeffs needs with_ut=True, as in gsplat; give both or neither")
+        cameras = checked_cameras("rasterization", **arguments)
+        arguments |= dict.fromkeys((*_LENS.split(), "ftheta_coeffs"))
+        arguments |= {"camera_model": cameras.model, "camera_params": cameras.lenses}
+    del arguments["external_distortion_coeffs"]
     refuse("rasterization", **{name: arguments.pop(name) for name in _REFUSED})
     check_config(renderer_config, with_eval3d)
     if tile_size is None and with_ut and with_eval3d:

@@ -13,15 +13,15 @@ from torch import Tensor
 from splat_py.gpu.autograd import graph_break
 from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors
 from splat_py.gsplat.assertions import ensure_shape
-from splat_py.gsplat.checks import device_to_differentiate, refuse
+from splat_py.gsplat.cameras import checked_cameras
+from splat_py.gsplat.checks import device_to_differentiate
 from splat_py.gsplat.contributors import Blended
 from splat_py.gsplat.intersection import ALL, blended
 from splat_py.gsplat.pixels import Rows, prepare
 from splat_py.gsplat.projection import project_gaussians
 from splat_py.gsplat.rendering import check_config, sigma_points, without_degenerate
 from splat_py.gsplat.version import by_position
-from splat_py.render.cameras import camera_type, lens_coefficients, midway, shutter_of
-from splat_py.render.checks import check_cameras, check_gaussians
+from splat_py.render.cameras import midway
 from splat_py.render.options import Options
 from splat_py.render.project import project
 from splat_py.render.rasterization import by_distance, in_camera
@@ -58,17 +58,17 @@ def fully_fused_projection_with_ut(
 ) -> tuple[Tensor | None, ...]:
     """Project Gaussians to splats of C cameras by the unscented transform. Arguments are those of `splat_py.rasterization`
     with `with_ut`, and of `fully_fused_projection`. Differentiable, which gsplat's function is not, in all tensors but
-    opacities. SplatError for a wrong shape, dtype, device or value; NotImplementedError for lidars and windshields.
+    opacities. SplatError for a wrong shape, dtype, device or value; NotImplementedError for lidars.
 
     Returns:
         radii int32 [..., C, N, 2] (0 if culled), means2d [..., C, N, 2], depths [..., C, N], conics [..., C, N, 3] and
         compensations [..., C, N], or None without `calc_compensations`.
     """
     arguments = dict(locals())
-    shutter, lenses = _cameras("fully_fused_projection_with_ut", **arguments)
+    cameras = checked_cameras("fully_fused_projection_with_ut", **arguments)
     options: dict[str, Any] = {
-        "camera_model": camera_type(camera_model, lenses is not None, not global_z_order),
-        "shutter": shutter,
+        "camera_model": cameras.model,
+        "shutter": cameras.shutter,
         "with_ut": True,
         "ut_params": sigma_points(ut_params),
     }
@@ -76,7 +76,7 @@ def fully_fused_projection_with_ut(
     means = without_degenerate(means, quats, scales)
     gaussians, seen = (means, quats, scales, opacities), (viewmats, Ks, width, height)
     # gsplat's radii are always those of compensated opacities.
-    splats, compensations = project_gaussians(*gaussians, *seen, True, options, lenses=lenses, viewmats_rs=viewmats_rs)
+    splats, compensations = project_gaussians(*gaussians, *seen, True, options, lenses=cameras.lenses, viewmats_rs=viewmats_rs)
     if not global_z_order and camera_model != "ftheta":
         splats = by_distance(splats, means, viewmats if viewmats_rs is None else midway(viewmats, viewmats_rs))
     return splats.radii, splats.means2d, splats.depths, splats.conics, compensations if calc_compensations else None
@@ -115,7 +115,7 @@ def rasterize_to_pixels_eval3d(
 ) -> tuple[Tensor, Tensor]:
     """Blend Gaussians where the pixels' rays come nearest to their means, in the caller's tile lists. Arguments are those of
     `splat_py.rasterization` with `with_eval3d`, and of `rasterize_to_pixels`. Differentiable in all tensors. SplatError for a
-    wrong shape, dtype, device or value; NotImplementedError for lidars and windshields.
+    wrong shape, dtype, device or value; NotImplementedError for lidars.
 
     Args:
         colors, opacities: [..., C, N, D] and [..., C, N].
@@ -151,8 +151,8 @@ def _blend(arguments: dict[str, Any], counted: bool) -> tuple[Tensor, Tensor, Te
     given = SimpleNamespace(**arguments)
     check_config(given.renderer_config, True)
     size = int(given.image_width), int(given.image_height)
-    of_cameras = {"opacities": None, "width": size[0], "height": size[1]}
-    shutter, lenses = _cameras("rasterize_to_pixels_eval3d", **arguments | of_cameras)
+    of_cameras = {"opacities": None, "width": size[0], "height": size[1], "global_z_order": False}
+    cameras = checked_cameras("rasterize_to_pixels_eval3d", **arguments | of_cameras)
     means, viewmats, colors, opacities = given.means, given.viewmats, given.colors, given.opacities
     rays, backgrounds, tile_size = given.rays, given.backgrounds, given.tile_size
     lead = viewmats.shape[:-2]
@@ -161,8 +161,8 @@ def _blend(arguments: dict[str, Any], counted: bool) -> tuple[Tensor, Tensor, Te
     # Counting reads the pixels' rays.
     device, with_hits = device_to_differentiate(means), given.use_hit_distance or given.return_normals or counted
     kind: dict[str, Any] = {
-        "camera_model": camera_type(given.camera_model, lenses is not None, True),
-        "shutter": shutter,
+        "camera_model": cameras.model,
+        "shutter": cameras.shutter,
         "primitive": "RayGaussian",
         "own_rays": rays is not None,
         "with_hits": with_hits,
@@ -172,7 +172,7 @@ def _blend(arguments: dict[str, Any], counted: bool) -> tuple[Tensor, Tensor, Te
     }
     options, opaque = Options.on(device, tile_size, **kind), means.new_ones(means.shape[:-1])
     gaussians = means, given.quats, given.scales, opaque
-    others: dict[str, Any] = {"lenses": lenses, "viewmats_rs": given.viewmats_rs, "device": device}
+    others: dict[str, Any] = {"lenses": cameras.lenses, "viewmats_rs": given.viewmats_rs, "device": device}
     splats = project(*gaussians, viewmats, given.Ks, *size, options, **others)
     if rays is not None:
         shape = *lead, *size[::-1], 6
@@ -210,39 +210,3 @@ def _blend(arguments: dict[str, Any], counted: bool) -> tuple[Tensor, Tensor, Te
         counts = torch.where(last < 0, 0, found.counted(tuple(last.shape))[0].clamp(min=1))
     return images, alphas, last, counts, normals
 
-
-def _cameras(
-    function: str,
-    means: Tensor,
-    quats: Tensor,
-    scales: Tensor,
-    opacities: Tensor | None,
-    viewmats: Tensor,
-    Ks: Tensor,
-    width: int,
-    height: int,
-    camera_model: str,
-    radial_coeffs: Tensor | None,
-    tangential_coeffs: Tensor | None,
-    thin_prism_coeffs: Tensor | None,
-    ftheta_coeffs: Any,
-    rolling_shutter: Any,
-    viewmats_rs: Tensor | None,
-    lidar_coeffs: Any,
-    external_distortion_coeffs: Any,
-    **_: Any,
-) -> tuple[str | None, Tensor | None]:
-    """Return the rolling shutter and the lenses of a function's cameras, after checks of its Gaussians and cameras."""
-    refuse(function, lidar_coeffs=lidar_coeffs, external_distortion_coeffs=external_distortion_coeffs)
-    shutter = shutter_of(rolling_shutter)
-    coefficients = {
-        "radial_coeffs": radial_coeffs,
-        "tangential_coeffs": tangential_coeffs,
-        "thin_prism_coeffs": thin_prism_coeffs,
-    }
-    given = {"means": means, "quats": quats, "scales": scales, "viewmats": viewmats, "Ks": Ks}
-    check_tensors(given | {"opacities": opacities, "viewmats_rs": viewmats_rs} | coefficients, needed=given)
-    check_gaussians(means, quats, scales, means[..., 0] if opacities is None else opacities)
-    check_cameras(means, viewmats, Ks, camera_model, shutter, viewmats_rs, coefficients)
-    size = int(width), int(height)
-    return shutter, lens_coefficients(camera_model, viewmats, *size, ftheta_coeffs, *coefficients.values())

@@ -7,9 +7,7 @@ NAMES = (
     # other renderers
     "rasterization_2dgs_inria_wrapper",
     "rasterization_inria_wrapper",
-    # lidars and windshields
-    "ExternalDistortionModelParameters",
-    "BivariateWindshieldModelParameters",
+    # lidars
     "LidarTiling",
     "RowOffsetStructuredSpinningLidarModelParameters",
     "RowOffsetStructuredSpinningLidarModelParametersExt",
@@ -36,7 +34,7 @@ EXPERIMENTAL = (
 # Further names by module.
 BY_MODULE = {
     "cuda._wrapper": (
-        *("ExternalDistortionReferencePolynomial", "FOV", "_make_lazy_cuda_cls", "_make_lazy_cuda_func", "_make_lazy_cuda_obj"),
+        *("FOV", "_make_lazy_cuda_cls", "_make_lazy_cuda_func", "_make_lazy_cuda_obj"),
         *("adam", "persp_proj", "renderer_config_mixed_batch", "renderer_config_parallel_batch"),
     ),
     "distributed": ("all_gather_int32", "all_gather_tensor_list", "all_to_all_int32", "all_to_all_tensor_list"),

@@ -114,12 +114,13 @@ class Cameras:
 
 
 def camera_type(camera_model: str | UserType | ShaderModule, with_lens: bool, by_distance: bool = False) -> str | UserType:
-    """The Slang type for the name of a camera model, `by_distance` with distances as f-theta's depths; or the caller's type."""
+    """The Slang type for the name of a camera model, `by_distance` with distances as f-theta's depths; or the caller's type, a
+    camera's or a windshield's."""
     if camera_model == "ftheta" and by_distance:
         return "FThetaByDistance"
     if isinstance(camera_model, str):
         return (LENS_MODELS if with_lens else CAMERA_MODELS)[camera_model]
-    return user_type(camera_model, "ICameraModel")
+    return user_type(camera_model, "ICameraModel", "IWindshield")
 
 
 def shutter_of(rolling_shutter: Any) -> str | None:

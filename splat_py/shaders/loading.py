@@ -119,7 +119,12 @@ def source(text: str) -> ShaderModule:
 
 
 # Adapters: a type that implements one of these interfaces is wrapped in a generic type, which kernels accept.
-_ADAPTERS = {"IFalloff3D": "Falloff3DAdapter", "IFalloff2D": "Falloff2DAdapter", "ISplatColor": "SplatColorHits"}
+_ADAPTERS = {
+    "IFalloff3D": "Falloff3DAdapter",
+    "IFalloff2D": "Falloff2DAdapter",
+    "ISplatColor": "SplatColorHits",
+    "IWindshield": "BehindWindshield",
+}
 
 
 def user_type(module: ShaderModule | UserType, *interfaces: str) -> UserType:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import splat_py
 import splat_py.gsplat as gsplat
+from splat_py.gsplat.cameras import make_params
 from splat_py.gsplat.rendering import FThetaCameraDistortionParameters, RollingShutterType, UnscentedTransformParameters
 from tests.gsplat.scenes import Scene, assert_same_gradients, scene
 from tests.refusals import refused
@@ -17,6 +18,8 @@ from tests.refusals import refused
 TILE = 8
 # An equidistant camera of 30 pixels a radian.
 FTHETA = FThetaCameraDistortionParameters(0, (0, 1 / 30, 0, 0, 0, 0), (0, 30, 0, 0, 0, 0), 2.0, (1.0, 0.0, 0.0))
+# Angles are shifted by the glass, and back.
+SHIFTED = make_params([0.03, 1.0, 0.0], [-0.02, 0.0, 1.0], [-0.03, 1.0, 0.0], [0.02, 0.0, 1.0])
 CAMERAS: dict[str, dict[str, Any]] = {
     "pinhole": {"ut_params": UnscentedTransformParameters(require_all_sigma_points_valid=False)},
     "fisheye": {
@@ -26,6 +29,7 @@ CAMERAS: dict[str, dict[str, Any]] = {
         "global_z_order": False,
     },
     "ftheta": {"camera_model": "ftheta", "ftheta_coeffs": FTHETA, "global_z_order": False},
+    "windshield": {"camera_model": "fisheye", "external_distortion_coeffs": SHIFTED},
 }
 
 

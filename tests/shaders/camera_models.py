@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from splat_py.gsplat.cameras import BivariateWindshieldModelParameters
 from splat_py.shaders import camera_model as shader
 from tests.reference.arrays import leaf
 from tests.shaders.oracle import Array, assert_like, assert_value, float32
@@ -106,6 +107,29 @@ def ftheta_lenses(rng: np.random.Generator, count: int, *, of_distances: bool) -
         rest[:, 1] = 1.0
     cde = rng.normal((1, 0, 0), 0.03, (count, 3))
     return float32(np.concatenate([poly, rest, cde, np.full((count, 1), 200.0)], -1))
+
+
+def windshield(order: int) -> BivariateWindshieldModelParameters:
+    """Polynomials near φ and θ; those of a ray from the camera are others, so that they cannot be mistaken."""
+    rng, count = np.random.default_rng(order), (order + 1) * (order + 2) // 2
+    polynomials = rng.uniform(-0.05, 0.05, (4, count))
+    polynomials[::2, 1] += 1
+    polynomials[1::2, order + 1] += 1
+    return BivariateWindshieldModelParameters(*torch.from_numpy(polynomials).float())
+
+
+def bent(polynomials: tuple[Tensor | None, Tensor | None], d: Tensor) -> Tensor:
+    """The unit vector [3] after the glass, of a vector before it, monomial by monomial."""
+    angles = torch.asin(d[:2] / d.norm())
+    s = []
+    for numbers in polynomials:
+        assert numbers is not None
+        order = round((8 * len(numbers) + 1) ** 0.5 - 3) // 2
+        powers = [(i, j) for j in range(order + 1) for i in range(order + 1 - j)]
+        terms = [c * angles[0] ** i * angles[1] ** j for c, (i, j) in zip(numbers.double(), powers, strict=True)]
+        s.append(torch.sin(torch.stack(terms).sum()))
+    x = torch.stack(s)
+    return torch.cat([x, d[2:].sign() * (1 - x.dot(x)).sqrt()[None]])
 
 
 def fields_of(lens: Array) -> dict[str, Array]:

@@ -1,0 +1,157 @@
+"""Cameras of gsplat's functions, and the windshields of 1.6: polynomials that bend rays before they reach the lens, as a camera
+model in Slang (slang/splat/windshield.slang)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from splat_py.base.errors import SplatError
+from splat_py.gpu.kernels import UserType
+from splat_py.gpu.tensors import check_tensors
+from splat_py.gsplat.checks import refuse
+from splat_py.render.cameras import camera_type, lens_coefficients, shutter_of
+from splat_py.render.checks import check_cameras, check_gaussians
+
+
+class ExternalDistortionReferencePolynomial(IntEnum):
+    """The polynomials that are exact; the others are about their inverse. Images need both."""
+
+    FORWARD = 1
+    BACKWARD = 2
+
+
+class ExternalDistortionModelParameters:
+    """What bends rays before the lens."""
+
+
+@dataclass
+class BivariateWindshieldModelParameters(ExternalDistortionModelParameters):
+    """A windshield: polynomials in the angles φ = asin(x) and θ = asin(y) of a unit vector, tensors of 1, 3, 6, 10, 15 or 21
+    numbers for the orders 0 to 5. Powers of φ ascend within those of θ. Not differentiable.
+
+    Attributes:
+        horizontal_poly, vertical_poly: the new φ and the new θ of a ray from outside.
+        horizontal_poly_inverse, vertical_poly_inverse: those of a ray from the camera, for `with_eval3d`.
+    """
+
+    MAX_ORDER: ClassVar[int] = 5
+    MAX_COEFFS: ClassVar[int] = 21
+
+    horizontal_poly: Tensor | None = None
+    vertical_poly: Tensor | None = None
+    horizontal_poly_inverse: Tensor | None = None
+    vertical_poly_inverse: Tensor | None = None
+    reference_poly: ExternalDistortionReferencePolynomial = ExternalDistortionReferencePolynomial.FORWARD
+
+
+def make_params(
+    h_poly: Sequence[float],
+    v_poly: Sequence[float],
+    h_inv: Sequence[float] = (0.0, 1.0, 0.0),
+    v_inv: Sequence[float] = (0.0, 0.0, 1.0),
+    ref_poly: ExternalDistortionReferencePolynomial = ExternalDistortionReferencePolynomial.FORWARD,
+    device: torch.device | None = None,
+) -> BivariateWindshieldModelParameters:
+    """A windshield of these polynomials, whose rays from the camera stay as they are by default."""
+    h, v, h_back, v_back = (torch.tensor(p, dtype=torch.float32, device=device) for p in (h_poly, v_poly, h_inv, v_inv))
+    return BivariateWindshieldModelParameters(h, v, h_back, v_back, ref_poly)
+
+
+class CheckedCameras(NamedTuple):
+    """A function's cameras, as the renderer takes them."""
+
+    shutter: str | None
+    lenses: Tensor | None
+    model: str | UserType
+
+
+def checked_cameras(
+    function: str,
+    means: Tensor,
+    quats: Tensor,
+    scales: Tensor,
+    opacities: Tensor | None,
+    viewmats: Tensor,
+    Ks: Tensor,
+    width: int,
+    height: int,
+    camera_model: str,
+    radial_coeffs: Tensor | None,
+    tangential_coeffs: Tensor | None,
+    thin_prism_coeffs: Tensor | None,
+    ftheta_coeffs: Any,
+    rolling_shutter: Any,
+    viewmats_rs: Tensor | None,
+    lidar_coeffs: Any,
+    external_distortion_coeffs: Any,
+    global_z_order: bool = True,
+    **_: Any,
+) -> CheckedCameras:
+    """Return a function's cameras, after checks of them and of its Gaussians."""
+    refuse(function, lidar_coeffs=lidar_coeffs)
+    shutter = shutter_of(rolling_shutter)
+    coefficients = {
+        "radial_coeffs": radial_coeffs,
+        "tangential_coeffs": tangential_coeffs,
+        "thin_prism_coeffs": thin_prism_coeffs,
+    }
+    given = {"means": means, "quats": quats, "scales": scales, "viewmats": viewmats, "Ks": Ks}
+    check_tensors(given | {"opacities": opacities, "viewmats_rs": viewmats_rs} | coefficients, needed=given)
+    check_gaussians(means, quats, scales, means[..., 0] if opacities is None else opacities)
+    check_cameras(means, viewmats, Ks, camera_model, shutter, viewmats_rs, coefficients)
+    size = int(width), int(height)
+    lenses = lens_coefficients(camera_model, viewmats, *size, ftheta_coeffs, *coefficients.values())
+    model = camera_type(camera_model, lenses is not None, not global_z_order)
+    if external_distortion_coeffs is not None:
+        assert isinstance(model, str)
+        model = camera_type(behind_windshield(external_distortion_coeffs, model), True)
+    return CheckedCameras(shutter, lenses, model)
+
+
+def behind_windshield(coeffs: Any, lens: str) -> UserType:
+    """Return the windshield before a camera of the type `lens`. Kernels are compiled for its polynomials. SplatError if one is
+    wrong."""
+    if not isinstance(coeffs, BivariateWindshieldModelParameters):
+        kind = type(coeffs).__name__
+        raise SplatError(f"external_distortion_coeffs is a {kind}; give a BivariateWindshieldModelParameters or None")
+    x, y, x_inverse, y_inverse = (
+        _polynomial(f"external_distortion_coeffs.{name}", getattr(coeffs, name))
+        for name in ("horizontal_poly", "vertical_poly", "horizontal_poly_inverse", "vertical_poly_inverse")
+    )
+    text = f"""import splat.camera_model;
+import splat.camera_models;
+__exported import splat.windshield;
+public struct Windshield : IWindshield
+{{
+    public typealias Lens = {lens};
+    [Differentiable]
+    public static float2 inwards(float2 a) {{ return float2({x}, {y}); }}
+    [Differentiable]
+    public static float2 outwards(float2 a) {{ return float2({x_inverse}, {y_inverse}); }}
+    public static bool isOrthographic() {{ return {str(lens == "Orthographic").lower()}; }}
+}}
+"""
+    return UserType("Windshield", text)
+
+
+def _polynomial(name: str, given: Any) -> str:
+    """A polynomial in a.x and a.y as Slang, by Horner's rule."""
+    orders = {(order + 1) * (order + 2) // 2: order for order in range(BivariateWindshieldModelParameters.MAX_ORDER + 1)}
+    try:
+        numbers = torch.as_tensor(given).detach().float().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        numbers = torch.empty(0)
+    if numbers.dim() != 1 or len(numbers) not in orders or not torch.isfinite(numbers).all():
+        *counts, last = map(str, orders)
+        raise SplatError(f"{name} is missing or wrong; give {', '.join(counts)} or {last} finite numbers")
+    rows = numbers.split([*range(orders[len(numbers)] + 1, 0, -1)])
+    return _horner("a.y", [_horner("a.x", row.tolist()) for row in rows])
+
+
+def _horner(variable: str, coefficients: list[Any]) -> str:
+    first, *rest = coefficients
+    return f"{first}" if not rest else f"({first} + {variable} * {_horner(variable, rest)})"

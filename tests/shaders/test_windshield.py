@@ -1,0 +1,130 @@
+"""slang/splat/windshield.slang against float64: points and rays through polynomials of all orders, before each kind of lens."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from splat_py import shaders
+from splat_py.gsplat.cameras import behind_windshield
+from splat_py.shaders.functions import ShaderModule
+from tests.shaders.camera_models import (
+    Project,
+    along,
+    bent,
+    cameras,
+    fields_of,
+    fisheye,
+    ftheta,
+    ftheta_lenses,
+    lens_of,
+    lenses,
+    opencv_pinhole,
+    orthographic,
+    pinhole,
+    windshield,
+)
+from tests.shaders.oracle import Array, assert_like, assert_value, float32
+
+COUNT = 40
+FUNCTIONS = """
+import splat.camera;
+import splat.camera_model;
+import splat.pixels;
+public typealias Seen = BehindWindshield<Windshield>;
+[Differentiable]
+public float2 pixelOf(Camera camera, float3 t) { return projectThrough<Seen>(camera, t); }
+[Differentiable]
+public PixelRay rayAt(Camera camera, no_diff float2 pixel) { return rayOf<Seen>(camera, pixel); }
+public bool isSeen(Camera camera, float3 t) { return isInDomainThrough<Seen>(camera, t); }
+"""
+# The lens's type, its reference, whether it has coefficients, and the windshield's order.
+LENSES: dict[str, tuple[Project, str, int]] = {
+    "Pinhole": (pinhole, "", 1),
+    "OpenCVPinhole": (opencv_pinhole, "bent", 2),
+    "Fisheye": (fisheye, "fisheye", 3),
+    "FTheta": (ftheta, "f-theta", 5),
+    "Orthographic": (orthographic, "", 4),
+}
+
+
+def module(lens: str, order: int) -> ShaderModule:
+    return shaders.source(behind_windshield(windshield(order), lens).text + FUNCTIONS)
+
+
+def inputs(kind: str) -> tuple[dict[str, Array], Array]:
+    """Cameras and points, some behind cameras that see behind themselves."""
+    rng = np.random.default_rng(7)
+    made: dict[str, Callable[[], Array]] = {
+        "": lambda: np.zeros((COUNT, 12)),
+        "bent": lambda: lenses(rng, COUNT) * 0.3,
+        "fisheye": lambda: lenses(rng, COUNT, fisheye=True),
+        "f-theta": lambda: ftheta_lenses(rng, COUNT, of_distances=False),
+    }
+    angles = rng.uniform(1, 50, COUNT)
+    angles[::2] = 180 - angles[::2] if kind in ("fisheye", "f-theta") else angles[::2]
+    t = along(angles, rng.uniform(0, 360, COUNT), np.exp(rng.uniform(-1, 1, COUNT)))
+    return cameras(rng, COUNT) | fields_of(float32(made[kind]())), float32(t)
+
+
+@pytest.mark.parametrize("lens", LENSES)
+def test_points(lens: str) -> None:
+    """Pixels, and the gradient of every number of the camera and of the point."""
+    project, kind, order = LENSES[lens]
+    camera, t = inputs(kind)
+    glass = windshield(order)
+
+    def one(focal: Tensor, principal: Tensor, t: Tensor, numbers: Tensor) -> Tensor:
+        polynomials = glass.horizontal_poly, glass.vertical_poly
+        if lens != "Orthographic":
+            return project(focal, principal, bent(polynomials, t), numbers)
+        d = bent(polynomials, torch.cat([t[:2], torch.ones_like(t[2:])]))
+        return project(focal, principal, torch.cat([d[:2] / d[2], t[2:]]), numbers)
+
+    def f(camera: dict[str, Tensor], t: Tensor) -> Tensor:
+        rows = zip(camera["focal"], camera["principal"], t, lens_of(camera), strict=True)
+        return torch.stack([one(*row) for row in rows])
+
+    assert_like(module(lens, order).pixelOf, f, [camera, t], value=(1e-5, 1e-5), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("lens", LENSES)
+def test_rays(lens: str) -> None:
+    """Rays are the lens's own, bent by the polynomials for rays from the camera."""
+    _, kind, order = LENSES[lens]
+    camera, _ = inputs(kind)
+    pixels = float32(np.random.default_rng(3).uniform(8, 40, (COUNT, 2)))
+    glass, own = windshield(order), shaders.camera_model.rayOf[lens.replace("FTheta", "FThetaCamera<false>")](camera, pixels)
+    found = module(lens, order).rayAt(camera, pixels)
+    polynomials = glass.horizontal_poly_inverse, glass.vertical_poly_inverse
+    if lens != "Orthographic":
+        expected = torch.stack([bent(polynomials, d) for d in torch.from_numpy(own["direction"]).double()])
+        assert_value(found, {"origin": np.zeros((COUNT, 3)), "direction": expected.numpy()}, atol=1e-6)
+        return
+    planes = [bent(polynomials, torch.cat([o[:2], torch.ones(1)])) for o in torch.from_numpy(own["origin"]).double()]
+    origins = torch.stack([torch.cat([d[:2] / d[2], torch.zeros(1)]) for d in planes])
+    assert_value(found, {"origin": origins.numpy(), "direction": own["direction"]}, atol=1e-6)
+
+
+def test_gradients_of_rays() -> None:
+    """Those of a pinhole's intrinsics."""
+    camera, _ = inputs("")
+    pixels = float32(np.random.default_rng(3).uniform(8, 40, (COUNT, 2)))
+    glass = windshield(3)
+    polynomials = glass.horizontal_poly_inverse, glass.vertical_poly_inverse
+
+    def f(camera: dict[str, Tensor]) -> dict[str, Tensor]:
+        slopes = (torch.from_numpy(pixels) - camera["principal"]) / camera["focal"]
+        directions = torch.stack([bent(polynomials, torch.cat([slope, torch.ones(1)])) for slope in slopes])
+        return {"origin": 0 * directions, "direction": directions}
+
+    assert_like(module("Pinhole", 3).rayAt, f, [camera], [pixels], value=(1e-5, 1e-6), atol=1e-5)
+
+
+def test_what_the_lens_does_not_see_behind_glass_is_not_seen() -> None:
+    camera, _ = inputs("")
+    one = {name: field[0] for name, field in camera.items()}
+    t = np.array([[0.1, 0.2, 1], [0.1, 0.2, -1], [0, 0, 0]])
+    np.testing.assert_array_equal(module("Pinhole", 1).isSeen(one, t), [True, False, False])
