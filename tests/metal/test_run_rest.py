@@ -18,6 +18,7 @@ from splat_py.gpu.device import _SOFTWARE_TUNING, Device, Operator, Tuning
 from splat_py.gpu.kernels import UserType
 from splat_py.image.rasterizers import GroupRasterizer, TileRasterizer
 from splat_py.scene.camera import Camera
+from splat_py.train.learnt_parts import PPISP, Looks
 from splat_py.train.photometric_loss import SUMS, LossValues, PhotometricLoss, pack
 from splat_py.volume import VolumeCheckpoint, VolumeConfig, VolumeTrainer, device_field, hash_grid
 from splat_py.volume.fitting import Views
@@ -79,6 +80,24 @@ AS_ON_VULKAN = [
 @pytest.mark.parametrize("check", AS_ON_VULKAN)
 def test_as_on_vulkan(check: Callable[[], None], metal: MetalOnCpu) -> None:
     every_order(metal, check)
+
+
+def test_a_look_takes_the_same_step_in_every_order(metal: MetalOnCpu) -> None:
+    """All threads read its numbers before one writes."""
+    rng, steps = np.random.default_rng(7), []
+    shapes = {"exposures": (2, 9), "response": (2, 27)}
+    state = {f"{name}{m}": rng.uniform(0.1, 1, shape) for name, shape in shapes.items() for m in ("", ".m", ".v")}
+    colors, v_shown = rng.uniform(0, 1, (2, 1, 9, 7, 3)).astype(np.float32)
+
+    def step() -> None:
+        looks = Looks(metal, PPISP, [0, 1], {name: values.astype(np.float32) for name, values in state.items()})
+        exposures.stepped(looks, colors, v_shown)
+        steps.append(looks.state())
+
+    every_order(metal, step)
+    for taken in steps[1:]:
+        for name, values in taken.items():
+            np.testing.assert_array_equal(values, steps[0][name], err_msg=name)
 
 
 # --- sorting ---
