@@ -4,6 +4,7 @@ model in Slang (slang/splat/windshield.slang)."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -51,13 +52,14 @@ class BivariateWindshieldModelParameters(ExternalDistortionModelParameters):
 def make_params(
     h_poly: Sequence[float],
     v_poly: Sequence[float],
-    h_inv: Sequence[float] = (0.0, 1.0, 0.0),
-    v_inv: Sequence[float] = (0.0, 0.0, 1.0),
+    h_inv: Sequence[float] | None = None,
+    v_inv: Sequence[float] | None = None,
     ref_poly: ExternalDistortionReferencePolynomial = ExternalDistortionReferencePolynomial.FORWARD,
     device: torch.device | None = None,
 ) -> BivariateWindshieldModelParameters:
     """A windshield of these polynomials, whose rays from the camera stay as they are by default."""
-    h, v, h_back, v_back = (torch.tensor(p, dtype=torch.float32, device=device) for p in (h_poly, v_poly, h_inv, v_inv))
+    polynomials = h_poly, v_poly, h_inv or (0.0, 1.0, 0.0), v_inv or (0.0, 0.0, 1.0)
+    h, v, h_back, v_back = (torch.tensor(numbers, dtype=torch.float32, device=device) for numbers in polynomials)
     return BivariateWindshieldModelParameters(h, v, h_back, v_back, ref_poly)
 
 
@@ -69,46 +71,22 @@ class CheckedCameras(NamedTuple):
     model: str | UserType
 
 
-def checked_cameras(
-    function: str,
-    means: Tensor,
-    quats: Tensor,
-    scales: Tensor,
-    opacities: Tensor | None,
-    viewmats: Tensor,
-    Ks: Tensor,
-    width: int,
-    height: int,
-    camera_model: str,
-    radial_coeffs: Tensor | None,
-    tangential_coeffs: Tensor | None,
-    thin_prism_coeffs: Tensor | None,
-    ftheta_coeffs: Any,
-    rolling_shutter: Any,
-    viewmats_rs: Tensor | None,
-    lidar_coeffs: Any,
-    external_distortion_coeffs: Any,
-    global_z_order: bool = True,
-    **_: Any,
-) -> CheckedCameras:
-    """Return a function's cameras, after checks of them and of its Gaussians."""
-    refuse(function, lidar_coeffs=lidar_coeffs)
-    shutter = shutter_of(rolling_shutter)
-    coefficients = {
-        "radial_coeffs": radial_coeffs,
-        "tangential_coeffs": tangential_coeffs,
-        "thin_prism_coeffs": thin_prism_coeffs,
-    }
-    given = {"means": means, "quats": quats, "scales": scales, "viewmats": viewmats, "Ks": Ks}
-    check_tensors(given | {"opacities": opacities, "viewmats_rs": viewmats_rs} | coefficients, needed=given)
-    check_gaussians(means, quats, scales, means[..., 0] if opacities is None else opacities)
-    check_cameras(means, viewmats, Ks, camera_model, shutter, viewmats_rs, coefficients)
-    size = int(width), int(height)
-    lenses = lens_coefficients(camera_model, viewmats, *size, ftheta_coeffs, *coefficients.values())
-    model = camera_type(camera_model, lenses is not None, not global_z_order)
-    if external_distortion_coeffs is not None:
-        assert isinstance(model, str)
-        model = camera_type(behind_windshield(external_distortion_coeffs, model), True)
+def checked_cameras(function: str, arguments: dict[str, Any]) -> CheckedCameras:
+    """Return the cameras that a function's arguments describe, after checks of them and of its Gaussians."""
+    given = SimpleNamespace(**{"global_z_order": True} | arguments)
+    refuse(function, lidar_coeffs=given.lidar_coeffs)
+    shutter, rows = shutter_of(given.rolling_shutter), given.viewmats_rs
+    coefficients = {name: arguments[name] for name in ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")}
+    needed = {name: arguments[name] for name in ("means", "quats", "scales", "viewmats", "Ks")}
+    check_tensors(needed | {"opacities": given.opacities, "viewmats_rs": rows} | coefficients, needed=needed)
+    opacities = given.means[..., 0] if given.opacities is None else given.opacities
+    check_gaussians(given.means, given.quats, given.scales, opacities)
+    check_cameras(given.means, given.viewmats, given.Ks, given.camera_model, shutter, rows, coefficients)
+    size = int(given.width), int(given.height)
+    lenses = lens_coefficients(given.camera_model, given.viewmats, *size, given.ftheta_coeffs, *coefficients.values())
+    model = camera_type(given.camera_model, lenses is not None, not given.global_z_order)
+    if given.external_distortion_coeffs is not None:
+        model = camera_type(behind_windshield(given.external_distortion_coeffs, str(model)), True)
     return CheckedCameras(shutter, lenses, model)
 
 

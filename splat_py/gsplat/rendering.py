@@ -204,7 +204,7 @@ def rasterization(
     if external_distortion_coeffs is not None:
         if not with_ut:
             raise SplatError("external_distortion_coeffs needs with_ut=True, as in gsplat; give both or neither")
-        cameras = checked_cameras("rasterization", **arguments)
+        cameras = checked_cameras("rasterization", arguments)
         arguments |= dict.fromkeys((*_LENS.split(), "ftheta_coeffs"))
         arguments |= {"camera_model": cameras.model, "camera_params": cameras.lenses}
     del arguments["external_distortion_coeffs"]

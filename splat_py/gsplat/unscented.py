@@ -65,7 +65,7 @@ def fully_fused_projection_with_ut(
         compensations [..., C, N], or None without `calc_compensations`.
     """
     arguments = dict(locals())
-    cameras = checked_cameras("fully_fused_projection_with_ut", **arguments)
+    cameras = checked_cameras("fully_fused_projection_with_ut", arguments)
     options: dict[str, Any] = {
         "camera_model": cameras.model,
         "shutter": cameras.shutter,
@@ -152,7 +152,7 @@ def _blend(arguments: dict[str, Any], counted: bool) -> tuple[Tensor, Tensor, Te
     check_config(given.renderer_config, True)
     size = int(given.image_width), int(given.image_height)
     of_cameras = {"opacities": None, "width": size[0], "height": size[1], "global_z_order": False}
-    cameras = checked_cameras("rasterize_to_pixels_eval3d", **arguments | of_cameras)
+    cameras = checked_cameras("rasterize_to_pixels_eval3d", arguments | of_cameras)
     means, viewmats, colors, opacities = given.means, given.viewmats, given.colors, given.opacities
     rays, backgrounds, tile_size = given.rays, given.backgrounds, given.tile_size
     lead = viewmats.shape[:-2]
