@@ -26,7 +26,7 @@ class ExternalDistortionReferencePolynomial(IntEnum):
 
 
 class ExternalDistortionModelParameters:
-    """What bends rays before the lens."""
+    """Parameters of glass that bends rays before the lens."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class CheckedCameras(NamedTuple):
 
 def checked_cameras(function: str, arguments: dict[str, Any]) -> CheckedCameras:
     """Return the cameras that a function's arguments describe, after checks of them and of its Gaussians."""
-    given = SimpleNamespace(**{"global_z_order": True} | arguments)
+    given = SimpleNamespace(**arguments)
     refuse(function, lidar_coeffs=given.lidar_coeffs)
     shutter, rows = shutter_of(given.rolling_shutter), given.viewmats_rs
     coefficients = {name: arguments[name] for name in ("radial_coeffs", "tangential_coeffs", "thin_prism_coeffs")}
@@ -86,7 +86,9 @@ def checked_cameras(function: str, arguments: dict[str, Any]) -> CheckedCameras:
     lenses = lens_coefficients(given.camera_model, given.viewmats, *size, given.ftheta_coeffs, *coefficients.values())
     model = camera_type(given.camera_model, lenses is not None, not given.global_z_order)
     if given.external_distortion_coeffs is not None:
-        model = camera_type(behind_windshield(given.external_distortion_coeffs, str(model)), True)
+        if not isinstance(model, str):
+            raise SplatError("external_distortion_coeffs do not fit a camera model of your own; bend its rays there")
+        model = camera_type(behind_windshield(given.external_distortion_coeffs, model), True)
     return CheckedCameras(shutter, lenses, model)
 
 
@@ -100,6 +102,7 @@ def behind_windshield(coeffs: Any, lens: str) -> UserType:
         _polynomial(f"external_distortion_coeffs.{name}", getattr(coeffs, name))
         for name in ("horizontal_poly", "vertical_poly", "horizontal_poly_inverse", "vertical_poly_inverse")
     )
+    # Who imports this module needs `BehindWindshield`.
     text = f"""import splat.camera_model;
 import splat.camera_models;
 __exported import splat.windshield;

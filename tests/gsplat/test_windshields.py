@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import splat_py.gsplat as gsplat
+from splat_py.gpu.kernels import UserType
 from splat_py.gsplat.cameras import make_params
 from splat_py.gsplat.rendering import FThetaCameraDistortionParameters
 from tests.gsplat.scenes import scene
@@ -68,3 +69,6 @@ def test_wrong_ones_are_one_sentence() -> None:
     s = scene()
     arguments = s.means, s.quats, s.scales, s.opacities, s.means.sigmoid(), s.viewmats, s.Ks, s.width, s.height
     refused("needs with_ut=True", gsplat.rasterization, *arguments, external_distortion_coeffs=IDENTITY)
+    named: dict[str, Any] = {"with_ut": True, "external_distortion_coeffs": IDENTITY}
+    named["camera_model"] = UserType("Own", "struct Own : ICameraModel {}")
+    refused("do not fit a camera model of your own", gsplat.rasterization, *arguments, **named)
