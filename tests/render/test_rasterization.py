@@ -244,8 +244,9 @@ def test_needles(tile_size: int) -> None:
         scales=rounded(np.tile([[0.8, 0.01, 0.01]], (25, 1))),
         quats=rounded(np.stack([np.cos(angles / 2), zero, zero, np.sin(angles / 2)], -1)),
     )
-    # σ and its rounding errors grow fast across a needle, so more pixels than usual are near a threshold.
-    check(Case(scene, [camera_of(rng, WIDTH, HEIGHT)], margin=1e-3, options={"tile_size": tile_size}), rng)
+    # σ and its rounding errors grow fast across a needle, so more pixels than usual are near a threshold. Gradients of scales
+    # take 0.3 to 1.1 of the usual tolerance, as the order of sums decides.
+    check(Case(scene, [camera_of(rng, WIDTH, HEIGHT)], margin=1e-3, looser=2.0, options={"tile_size": tile_size}), rng)
 
 
 def test_a_render_can_be_an_input() -> None:
