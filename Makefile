@@ -11,7 +11,7 @@ UNOPTIMISED := GALLIVM_PERF=nopt
 # Waves of llvmpipe with four lanes. Kernels are two to three times as slow, but compile sooner: 229 tests of renderings take 182 s
 # of a processor instead of 254, and 58 of fits 182 instead of 268, but those of commands 335 instead of 179, and of volumes' fits
 # 108 instead of 69. Other tests, and those with the oldest SlangPy, have the processor's own waves. Mesa's cache does not tell
-# waves apart, so this is another one.
+# waves apart, so narrow ones have a cache of their own.
 FITTED := tests/train tests/image tests/viewer
 NARROW := LP_NATIVE_VECTOR_WIDTH=128 MESA_SHADER_CACHE_DIR=$(CURDIR)/.venv/.mesa
 # All kernels of the library: `make test` runs them with the oldest SlangPy if there are two, `make full` with both.

@@ -153,7 +153,7 @@ def test_check_uses_every_public_function() -> None:
 
 
 def test_what_make_test_leaves_out_exists() -> None:
-    """So do the tests that have to see planted faults; `make test` runs them."""
+    """Tests that have to see planted faults exist, too, and `make test` runs them."""
     long = tuple((ROOT / "tests" / "long.txt").read_text(encoding="utf-8").splitlines())
     seeing = [test for mutant in MUTANTS for test in mutant["tests"]]
     for line in (*long, *seeing):

@@ -35,8 +35,8 @@ from splat_py.gpu.messages import first_error, translate_device_lost
 from splat_py.gpu.sources import Source, constant, declared, extern_defaults, mentioned, scope
 
 # A compiler session frees memory only as a whole: 80 MB for its modules, 2 to 20 MB for each kernel. A program that alternates
-# among more kernels than these sessions hold compiles some of them again: 409 tests of renderings, which do, take 5 % more
-# processor time with sessions of 16 kernels, 9 % more with two, and 18 % more with two of 256.
+# among more kernels than these sessions hold compiles some of them again. Compared with ten sessions, 409 tests of renderings
+# take 5 % more processor time with twenty of 16 kernels, 9 % more with two, and 19 % more with two of 256.
 _SESSIONS, _KERNELS_PER_SESSION = 6, 48
 # Kernels that CUDA compiles with approximate divisions, roots, exponentials and logarithms. Their errors are smaller than the
 # margins of footprints (tests/shaders/test_footprint.py), which the derivative of projection does not compute.

@@ -126,11 +126,14 @@ def _homes(names: _Homes) -> dict[str, str]:
 
 
 def _own(path: str, name: str) -> Any:
-    from splat_py.gsplat import cameras
     from splat_py.gsplat.torch_impl import own_package
 
-    # gsplat's makes CUDA's class.
-    return cameras.make_params if name == "make_params" else getattr(own_package(path), name)
+    if name == "make_params":
+        # gsplat's makes CUDA's class.
+        from splat_py.gsplat.cameras import make_params
+
+        return make_params
+    return getattr(own_package(path), name)
 
 
 def _own_or_refused(path: str, name: str) -> Any:

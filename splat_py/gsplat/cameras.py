@@ -36,7 +36,7 @@ class BivariateWindshieldModelParameters(ExternalDistortionModelParameters):
 
     Attributes:
         horizontal_poly, vertical_poly: the new φ and the new θ of a ray from outside.
-        horizontal_poly_inverse, vertical_poly_inverse: those of a ray from the camera, for `with_eval3d`.
+        horizontal_poly_inverse, vertical_poly_inverse: the new φ and θ of a ray from the camera, for `with_eval3d`.
     """
 
     MAX_ORDER: ClassVar[int] = 5
@@ -88,13 +88,13 @@ def checked_cameras(function: str, arguments: dict[str, Any]) -> CheckedCameras:
     if given.external_distortion_coeffs is not None:
         if not isinstance(model, str):
             raise SplatError("external_distortion_coeffs do not fit a camera model of your own; bend its rays there")
-        model = camera_type(behind_windshield(given.external_distortion_coeffs, model), True)
+        model = behind_windshield(given.external_distortion_coeffs, model)
     return CheckedCameras(shutter, lenses, model)
 
 
 def behind_windshield(coeffs: Any, lens: str) -> UserType:
-    """Return the windshield before a camera of the type `lens`. Kernels are compiled for its polynomials. SplatError if one is
-    wrong."""
+    """Make the type of a windshield before a camera of type `lens`. Kernels are compiled for its polynomials. SplatError if
+    one is wrong."""
     if not isinstance(coeffs, BivariateWindshieldModelParameters):
         kind = type(coeffs).__name__
         raise SplatError(f"external_distortion_coeffs is a {kind}; give a BivariateWindshieldModelParameters or None")
@@ -102,7 +102,7 @@ def behind_windshield(coeffs: Any, lens: str) -> UserType:
         _polynomial(f"external_distortion_coeffs.{name}", getattr(coeffs, name))
         for name in ("horizontal_poly", "vertical_poly", "horizontal_poly_inverse", "vertical_poly_inverse")
     )
-    # Who imports this module needs `BehindWindshield`.
+    # Kernels import this module, and name `BehindWindshield`.
     text = f"""import splat.camera_model;
 import splat.camera_models;
 __exported import splat.windshield;
@@ -116,7 +116,7 @@ public struct Windshield : IWindshield
     public static bool isOrthographic() {{ return {str(lens == "Orthographic").lower()}; }}
 }}
 """
-    return UserType("Windshield", text)
+    return UserType("Windshield", text, "BehindWindshield")
 
 
 def _polynomial(name: str, given: Any) -> str:

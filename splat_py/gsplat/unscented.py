@@ -209,4 +209,3 @@ def _blend(arguments: dict[str, Any], counted: bool) -> tuple[Tensor, Tensor, Te
             found = Blended(*blended(ALL, torch.ones_like(alphas[..., 0]), seen, size, listed, splats.rays))
         counts = torch.where(last < 0, 0, found.counted(tuple(last.shape))[0].clamp(min=1))
     return images, alphas, last, counts, normals
-

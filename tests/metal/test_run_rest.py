@@ -83,7 +83,7 @@ def test_as_on_vulkan(check: Callable[[], None], metal: MetalOnCpu) -> None:
 
 
 def test_a_look_takes_the_same_step_in_every_order(metal: MetalOnCpu) -> None:
-    """All threads read its numbers before one writes."""
+    """All threads read the look's numbers before one writes."""
     rng, steps = np.random.default_rng(7), []
     shapes = {"exposures": (2, 9), "response": (2, 27)}
     state = {f"{name}{m}": rng.uniform(0.1, 1, shape) for name, shape in shapes.items() for m in ("", ".m", ".v")}

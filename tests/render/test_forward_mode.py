@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -303,8 +304,13 @@ TOGETHER = (
 )
 
 
-@pytest.mark.parametrize("directions", [1, 2, MAX_DIRECTIONS, MAX_DIRECTIONS + 2])
-@pytest.mark.parametrize("name", TOGETHER)
+@pytest.mark.parametrize(
+    ("name", "directions"),
+    [
+        *product(TOGETHER, (1, MAX_DIRECTIONS, MAX_DIRECTIONS + 2)),
+        *(("along a rolling shutter's rays", 2), ("an own falloff of both offsets", 2)),
+    ],
+)
 def test_several_directions_at_once(name: str, directions: int) -> None:
     """One pass gives each direction's tangents, to the order of sums: of cameras, and of all tensors of Gaussians."""
     case = CASES[name]()

@@ -132,6 +132,12 @@ def bent(polynomials: tuple[Tensor | None, Tensor | None], d: Tensor) -> Tensor:
     return torch.cat([x, d[2:].sign() * (1 - x.dot(x)).sqrt()[None]])
 
 
+def bent_plane(polynomials: tuple[Tensor | None, Tensor | None], p: Tensor) -> Tensor:
+    """The point [2] of an orthographic camera's plane after the glass, from the ray to (x, y, 1)."""
+    d = bent(polynomials, torch.cat([p, torch.ones(1)]))
+    return d[:2] / d[2]
+
+
 def fields_of(lens: Array) -> dict[str, Array]:
     return dict(zip(NO_LENS, np.split(lens, (3, 6, 8), -1), strict=True))
 

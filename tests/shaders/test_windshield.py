@@ -14,6 +14,7 @@ from tests.shaders.camera_models import (
     Project,
     along,
     bent,
+    bent_plane,
     cameras,
     fields_of,
     fisheye,
@@ -40,7 +41,7 @@ public float2 pixelOf(Camera camera, float3 t) { return projectThrough<Seen>(cam
 public PixelRay rayAt(Camera camera, no_diff float2 pixel) { return rayOf<Seen>(camera, pixel); }
 public bool isSeen(Camera camera, float3 t) { return isInDomainThrough<Seen>(camera, t); }
 """
-# The lens's type, its reference, whether it has coefficients, and the windshield's order.
+# The reference of a lens, the kind of its coefficients, and the windshield's order, by the lens's type.
 LENSES: dict[str, tuple[Project, str, int]] = {
     "Pinhole": (pinhole, "", 1),
     "OpenCVPinhole": (opencv_pinhole, "bent", 2),
@@ -80,8 +81,7 @@ def test_points(lens: str) -> None:
         polynomials = glass.horizontal_poly, glass.vertical_poly
         if lens != "Orthographic":
             return project(focal, principal, bent(polynomials, t), numbers)
-        d = bent(polynomials, torch.cat([t[:2], torch.ones_like(t[2:])]))
-        return project(focal, principal, torch.cat([d[:2] / d[2], t[2:]]), numbers)
+        return project(focal, principal, torch.cat([bent_plane(polynomials, t[:2]), t[2:]]), numbers)
 
     def f(camera: dict[str, Tensor], t: Tensor) -> Tensor:
         rows = zip(camera["focal"], camera["principal"], t, lens_of(camera), strict=True)
@@ -103,13 +103,13 @@ def test_rays(lens: str) -> None:
         expected = torch.stack([bent(polynomials, d) for d in torch.from_numpy(own["direction"]).double()])
         assert_value(found, {"origin": np.zeros((COUNT, 3)), "direction": expected.numpy()}, atol=1e-6)
         return
-    planes = [bent(polynomials, torch.cat([o[:2], torch.ones(1)])) for o in torch.from_numpy(own["origin"]).double()]
-    origins = torch.stack([torch.cat([d[:2] / d[2], torch.zeros(1)]) for d in planes])
-    assert_value(found, {"origin": origins.numpy(), "direction": own["direction"]}, atol=1e-6)
+    points = torch.stack([bent_plane(polynomials, o[:2]) for o in torch.from_numpy(own["origin"]).double()])
+    origins = np.pad(points.numpy(), ((0, 0), (0, 1)))
+    assert_value(found, {"origin": origins, "direction": own["direction"]}, atol=1e-6)
 
 
 def test_gradients_of_rays() -> None:
-    """Those of a pinhole's intrinsics."""
+    """A ray has the gradients of a pinhole's intrinsics."""
     camera, _ = inputs("")
     pixels = float32(np.random.default_rng(3).uniform(8, 40, (COUNT, 2)))
     glass = windshield(3)
