@@ -35,8 +35,6 @@ _LENS = "radial_coeffs tangential_coeffs thin_prism_coeffs"
 # Arguments that 1.6 adds to `_rasterization`.
 _ADDED = "with_eval3d with_ut camera_model lidar_coeffs extra_signals extra_signals_sh_degree"
 _IGNORED = ("channel_chunk", "segmented", "renderer_config")
-# Arguments of unsupported features, with their neutral values.
-_REFUSED = ("distributed", "lidar_coeffs")
 # The thresholds of `gsplat.cuda._constants`, from splat_py's shaders.
 ALPHA_THRESHOLD: float = constant("splat/blending", "ALPHA_MIN")
 TRANSMITTANCE_THRESHOLD = 1e-4
@@ -190,7 +188,7 @@ def rasterization(
 
     Args:
         channel_chunk, segmented, renderer_config: ignored; they do not affect results.
-        distributed, lidar_coeffs: only their defaults are supported.
+        lidar_coeffs: only None is supported.
         external_distortion_coeffs: a windshield before the lens (`BivariateWindshieldModelParameters`), with `with_ut`.
         own: further arguments of `splat_py.rasterization`, which also documents all others.
 
@@ -208,7 +206,7 @@ def rasterization(
         arguments |= dict.fromkeys((*_LENS.split(), "ftheta_coeffs"))
         arguments |= {"camera_model": cameras.model, "camera_params": cameras.lenses}
     del arguments["external_distortion_coeffs"]
-    refuse("rasterization", **{name: arguments.pop(name) for name in _REFUSED})
+    refuse("rasterization", lidar_coeffs=arguments.pop("lidar_coeffs"))
     check_config(renderer_config, with_eval3d)
     if tile_size is None and with_ut and with_eval3d:
         # Tiles decide how far Gaussians reach.

@@ -1,5 +1,5 @@
-"""Small functions that gsplat's scripts import: scene files, rotations, depth maps, projections, a test scene, a launcher for
-one process, and timers.
+"""Small functions that gsplat's scripts import: scene files, rotations, depth maps, projections, a test scene, a launcher of
+processes, and timers.
 
 Scales are logarithms, opacities are logits, and quaternions are w x y z of any length.
 """
@@ -15,7 +15,9 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
+import torch.distributed
 from torch import Tensor
+from torch.multiprocessing.spawn import spawn
 
 from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path, regular, temporary_folder
@@ -191,19 +193,41 @@ def load_test_data(
 profiler: dict[str, float] = {}
 
 
-def cli(fn: Callable[[int, int, int, Any], None], args: Any, verbose: bool = False) -> bool:
-    """Call fn(local_rank, world_rank, world_size, args) as the only process, fn(0, 0, 1, args), and return True.
-    NotImplementedError if mpirun started several processes, or torch has several CUDA devices."""
-    ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))
-    refusal = "splat_py.gsplat.distributed.cli does not support"
-    if ranks > 1:
-        raise NotImplementedError(f"{refusal} {ranks} processes; start one")
-    if (devices := torch.cuda.device_count()) > 1:
-        raise NotImplementedError(f"{refusal} {devices} devices; set CUDA_VISIBLE_DEVICES=0")
-    if verbose:
-        print("One process on one device")
-    fn(0, 0, 1, args)
+_Main = Callable[[int, int, int, Any], None]
+
+
+def cli(fn: _Main, args: Any, verbose: bool = False) -> bool:
+    """Call fn(local_rank, world_rank, world_size, args) in a process for each CUDA device of torch, or in the processes that
+    mpirun started, and return True. Several processes are a group of torch.distributed."""
+    environment = os.environ
+    if (size := int(environment.get("OMPI_COMM_WORLD_SIZE", 1))) > 1:
+        local, rank = (int(environment[f"OMPI_COMM_WORLD_{of}RANK"]) for of in ("LOCAL_", ""))
+        _call_in_group(local, rank, size, "env://", fn, args, verbose)
+    elif (size := torch.cuda.device_count()) > 1:
+        with temporary_folder() as folder:
+            spawn(_call_on_device, (size, f"file://{folder}/group", fn, args, verbose), nprocs=size)
+    else:
+        if verbose:
+            print("One process on one device")
+        fn(0, 0, 1, args)
     return True
+
+
+def _call_on_device(rank: int, *others: Any) -> None:
+    _call_in_group(rank, rank, *others)
+
+
+def _call_in_group(local_rank: int, rank: int, size: int, address: str, fn: _Main, args: Any, verbose: bool) -> None:
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local_rank)
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    torch.distributed.init_process_group(backend, init_method=address, rank=rank, world_size=size)
+    if verbose:
+        print(f"Process {rank + 1} of {size}")
+    try:
+        fn(local_rank, rank, size, args)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 class timeit(ContextDecorator):

@@ -202,6 +202,28 @@ def refuse(by: str, unsupported: Mapping[str, bool]) -> None:
             raise NotImplementedError(f"{by} does not support {asked}; leave one of them out")
 
 
+def refuse_distributed(arguments: Mapping[str, Any]) -> None:
+    """Raise NotImplementedError for what `rasterization` does not support in several processes, among its arguments."""
+    given = {name for name, value in arguments.items() if isinstance(value, Tensor)}
+    dimensions = {"colors": 2 + (arguments["sh_degree"] is not None)}
+    dimensions["extra_signals"] = 2 + (arguments["extra_signals_sh_degree"] is not None)
+    flags = ("with_eval3d", "with_ut", "sparse_grad", "absgrad", "return_normals")
+    refuse(
+        "distributed=True",
+        {"batch dimensions": "means" in given and arguments["means"].dim() > 2}
+        | {f"{flag}=True": arguments[flag] is True for flag in flags}
+        | {"a rolling shutter": arguments["rolling_shutter"] is not None or "viewmats_rs" in given}
+        | {"camera distortion": bool(given & {*_LENSES["pinhole"], "camera_params"})}
+        | {"a camera_model other than 'pinhole'": arguments["camera_model"] != "pinhole"}
+        | {"global_z_order=False": arguments["global_z_order"] is False, "rays": "rays" in given}
+        | {"the portable backend": arguments["backend"] == "portable"}
+        | {
+            f"{name} of each camera, only per-Gaussian {name}": name in given and arguments[name].dim() > count
+            for name, count in dimensions.items()
+        },
+    )
+
+
 def stack_params(splat: str | UserType | ShaderModule, params: Mapping[str, Tensor], means: Tensor) -> Tensor | None:
     """Stack E parameters [..., N] to [..., N, E]; None without parameters. SplatError if the splat is unknown, or the
     parameters do not fit it."""

@@ -63,12 +63,10 @@ class Meta(dict[str, Any]):
         return repr(dict(self))
 
 
-def meta_of(splats: ProjectedSplats, tiles: BinnedTiles, images: RenderedImages, lead: torch.Size, gaussians: int) -> Meta:
-    """Make the `meta` of [..., C] cameras that see N Gaussians each: gsplat's keys, and `final_T` and `n_contrib` of pixels."""
-    grid = tiles.grid
-    cameras, (_, height, width) = lead[-1], images.arrays.final_T.shape
+def values_of(splats: ProjectedSplats, cameras: int, gaussians: int) -> dict[str, Any]:
+    """The keys of `meta` that splats alone decide, for scenes of so many cameras and Gaussians."""
     image_ids, gaussian_ids = splats.image_ids, splats.gaussian_ids
-    values = {
+    return {
         "batch_ids": None if image_ids is None else image_ids // cameras,
         "camera_ids": None if image_ids is None else image_ids % cameras,
         "gaussian_ids": None if gaussian_ids is None else gaussian_ids % gaussians,
@@ -77,6 +75,14 @@ def meta_of(splats: ProjectedSplats, tiles: BinnedTiles, images: RenderedImages,
         "conics": splats.conics,
         "opacities": splats.opacities,
         "radii": splats.radii,
+    }
+
+
+def meta_of(splats: ProjectedSplats, tiles: BinnedTiles, images: RenderedImages, lead: torch.Size, gaussians: int) -> Meta:
+    """Make the `meta` of [..., C] cameras that see N Gaussians each: gsplat's keys, and `final_T` and `n_contrib` of pixels."""
+    grid = tiles.grid
+    cameras, (_, height, width) = lead[-1], images.arrays.final_T.shape
+    values = values_of(splats, cameras, gaussians) | {
         "tile_size": grid.tile_size,
         "tile_width": grid.columns,
         "tile_height": grid.rows,
@@ -97,7 +103,7 @@ def meta_of(splats: ProjectedSplats, tiles: BinnedTiles, images: RenderedImages,
     def median_ids() -> Tensor:
         found = median_splats(arrays, tiles)
         rows = found[found >= 0]
-        found[found >= 0] = (rows if gaussian_ids is None else gaussian_ids[rows]) % gaussians
+        found[found >= 0] = (rows if values["gaussian_ids"] is None else values["gaussian_ids"][rows]) % gaussians
         return found.reshape(*lead, height, width)
 
     return Meta(

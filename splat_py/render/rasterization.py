@@ -20,7 +20,8 @@ from splat_py.gpu.tensors import check_shape, check_tensors
 from splat_py.render import checks
 from splat_py.render.cameras import camera_type, lens_coefficients, midway, shutter_of
 from splat_py.render.colors import COLORS, color_model
-from splat_py.render.meta import Later, meta_of
+from splat_py.render.distributed import Processes
+from splat_py.render.meta import Later, meta_of, values_of
 from splat_py.render.options import STOPS, Options, RenderMode, UnscentedTransform
 from splat_py.render.project import project
 from splat_py.render.rasterize import MAX_CHANNELS, rasterize
@@ -86,6 +87,7 @@ def rasterization(
     color: str | UserType | ShaderModule = "SphericalHarmonics",
     weights: Tensor | None = None,
     return_medians: bool = False,
+    distributed: bool = False,
     device: Device | str | None = None,
 ) -> tuple[Tensor, Tensor, dict[str, Any]]:
     """Render Gaussians from C cameras (Kerbl et al. 2023). Arguments shared with gsplat have its names, order and conventions;
@@ -177,6 +179,12 @@ def rasterization(
         weights: [W] weights of such a type, which all Gaussians share. Differentiable.
         return_medians: also `meta["median_ids"]` [..., C, H, W] int64, each pixel's median Gaussian, the last one reached with
             T > 0.5; -1 without one.
+        distributed: render together with the other processes of torch.distributed, as gsplat does. Each process gives its part
+            of the Gaussians, and equally many cameras of one size; its cameras see the Gaussians of all. Gradients return to
+            the process that has the Gaussian or the camera, so all run the backward pass, for the same tensors. In `meta`,
+            splats are those of this process's Gaussians and all cameras; lists and pixels are those of its own cameras, and
+            `median_ids` count through all processes. Not with scenes, cameras other than pinholes, lenses, rolling shutters,
+            with_ut, with_eval3d, global_z_order=False, absgrad, sparse_grad, and a Gaussian's colours for each camera.
         device: where to render; by default the GPU that holds CUDA or MPS tensors, else the device of `splat_py.get_device`.
 
     Returns:
@@ -207,6 +215,8 @@ def rasterization(
         **{"colors": colors, "backgrounds": backgrounds, "weights": weights, "extra_signals": extra_signals},
         **{"viewmats": viewmats, "Ks": Ks, "viewmats_rs": viewmats_rs, **coefficients},
     }
+    if distributed:
+        checks.refuse_distributed(locals())
     shutter, shading = shutter_of(rolling_shutter), built_in_or_own("color", color, COLORS, "IColor")
     check_tensors(tensors, halves=HALVES, needed=checks.NEEDED)
     checks.check_settings(locals())
@@ -252,7 +262,7 @@ def rasterization(
     if options.along_rays:
         unsupported = {"covars": covars is not None, "rasterize_mode='antialiased'": options.antialiased}
         unsupported |= {"a splat of type IFalloff2D": getattr(options.falloff, "adapter", "") == "Falloff2DAdapter"}
-        unsupported |= {"splat='Surfel'": with_eval3d and splat == "Surfel"}
+        unsupported |= {"splat='Surfel'": with_eval3d and splat == "Surfel", "distributed=True": distributed}
         checks.refuse("with_eval3d=True" if with_eval3d else "a splat along rays", unsupported)
     if splat == "Surfel":
         unsupported = {"with_ut": with_ut}
@@ -265,6 +275,9 @@ def rasterization(
             raise SplatError(f"colors has {colors.shape[-1]} channels, but the splat's ISplatColor has rgb; give 3 channels")
         checks.refuse("a splat of type ISplatColor", {"return_normals and distances along rays": options.with_hits})
 
+    processes = Processes.meet(means, viewmats, width, height) if distributed else None
+    if processes is not None:
+        viewmats, Ks = processes.all_cameras(viewmats), processes.all_cameras(Ks)
     # One submission for all stages, where torch need not compute in between.
     with device.recording():
         # 1: Gaussians → splats.
@@ -294,6 +307,11 @@ def rasterization(
             splats = by_distance(splats, means, poses)
         # 2: splats → the features to blend: colours, depth, extra signals, hits.
         features, behind = blended_features(means, colors, poses, backgrounds, weights, extra_signals, splats, options, device)
+        projected, gaussians = splats, means.shape[-2]
+        if processes is not None:
+            device.flush()
+            splats, features = processes.to_cameras(splats, features, device)
+            gaussians = sum(processes.gaussians)
         device.memory.limits.check_images(lead.numel(), height, width, min(features.shape[-1], MAX_CHANNELS))
         # Again if the lists had too little room.
         for expect in (True, False):
@@ -305,7 +323,9 @@ def rasterization(
                 break
     images, alphas = (part.unflatten(0, lead) for part in (rendered.colors, rendered.alphas))
 
-    meta = meta_of(splats, lists, rendered, lead, means.shape[-2])
+    meta = meta_of(splats, lists, rendered, lead, gaussians)
+    if processes is not None:
+        meta.update(values_of(projected, len(viewmats), means.shape[-2]))
     meta["colors"] = features.detach()
     if options.along_rays:
         del meta["conics"]

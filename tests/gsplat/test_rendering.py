@@ -63,7 +63,6 @@ class Shutter(Enum):
     ("name", "value"),
     [
         ("lidar_coeffs", object()),
-        ("distributed", True),
         ("camera_model", "lidar"),
     ],
 )
