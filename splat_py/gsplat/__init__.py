@@ -82,6 +82,7 @@ _PATHS: dict[str, _Homes] = {
     "cuda._constants": {"rendering": ("ALPHA_THRESHOLD", "MIN_COMPENSATION", "TRANSMITTANCE_THRESHOLD")},
     "cuda._wrapper": {
         **_STAGES,
+        "camera_models": ("create_camera_model",),
         "cameras": (*_WINDSHIELDS, "ExternalDistortionReferencePolynomial"),
         "rendering": (*_CAMERA_TYPES, "UnscentedTransformParameters"),
         "unsupported": (*_UNSUPPORTED, *_BUILD),

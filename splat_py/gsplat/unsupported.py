@@ -14,7 +14,6 @@ NAMES = (
     "SpinningDirection",
     "compute_lidar_angles_to_columns_map",
     "compute_lidar_tiling",
-    "create_camera_model",
     "isect_tiles_lidar",
     "lidar_background_loss",
     "lidar_distance_loss",
@@ -88,13 +87,9 @@ def __getattr__(name: str) -> Any:
 
 
 def has_3dgs() -> bool:
-    """True: 3D Gaussians, 3DGUT, surfels, `SelectiveAdam`, `losses`, `relocation` and `MCMCStrategy` are supported."""
+    """True: 3D Gaussians, 3DGUT, surfels, camera objects, `SelectiveAdam`, `losses`, `relocation` and `MCMCStrategy` are
+    supported."""
     return True
 
 
-def has_camera_wrappers() -> bool:
-    """False: camera objects are not supported."""
-    return False
-
-
-has_2dgs = has_3dgut = has_adam = has_losses = has_reloc = has_3dgs
+has_2dgs = has_3dgut = has_adam = has_camera_wrappers = has_losses = has_reloc = has_3dgs

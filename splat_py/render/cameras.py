@@ -24,7 +24,7 @@ CAMERA_MODELS = {"pinhole": "Pinhole", "ortho": "Orthographic", "fisheye": "Fish
 CAMERA_MODELS |= {"equirectangular": "Equirectangular"}
 LENS_MODELS = {"pinhole": "OpenCVPinhole", "fisheye": "Fisheye", "ftheta": "FTheta"}
 # Names in gsplat's `RollingShutterType`: the direction along x and y in which columns or rows are read out.
-_SHUTTERS = {
+SHUTTERS = {
     "ROLLING_TOP_TO_BOTTOM": (0, 1),
     "ROLLING_LEFT_TO_RIGHT": (1, 0),
     "ROLLING_BOTTOM_TO_TOP": (0, -1),
@@ -94,12 +94,12 @@ class Cameras:
     @property
     def x_rate(self) -> float:
         """Readout time per pixel along x."""
-        return _SHUTTERS.get(self.shutter or "", (0, 0))[0] / max(self.width - 1, 1)
+        return SHUTTERS.get(self.shutter or "", (0, 0))[0] / max(self.width - 1, 1)
 
     @property
     def y_rate(self) -> float:
         """Readout time per pixel along y."""
-        return _SHUTTERS.get(self.shutter or "", (0, 0))[1] / max(self.height - 1, 1)
+        return SHUTTERS.get(self.shutter or "", (0, 0))[1] / max(self.height - 1, 1)
 
     @property
     def read_offset(self) -> float:
@@ -128,8 +128,8 @@ def shutter_of(rolling_shutter: Any) -> str | None:
     name = getattr(rolling_shutter, "name", None)
     if rolling_shutter is None or rolling_shutter is False or name == "GLOBAL":
         return None
-    if name not in _SHUTTERS:
-        raise SplatError(f"rolling_shutter is {rolling_shutter!r}; use a RollingShutterType: {', '.join(_SHUTTERS)} or GLOBAL")
+    if name not in SHUTTERS:
+        raise SplatError(f"rolling_shutter is {rolling_shutter!r}; use a RollingShutterType: {', '.join(SHUTTERS)} or GLOBAL")
     return str(name)
 
 

@@ -130,7 +130,7 @@ def _from_bytes(slang_type: Any, layout: Any, rows: NDArray[np.uint8]) -> Any:
 
 
 _PUBLIC_FUNCTION = re.compile(r"^(?:\[\w+\] )*public [\w<>\[\], ]+? (\w+)(<[^()\n]*>)?\(", re.MULTILINE)
-_PUBLIC_STRUCT = re.compile(r"^public struct (\w+)", re.MULTILINE)
+_PUBLIC_TYPE = re.compile(r"^public (?:struct|typealias) (\w+)", re.MULTILINE)
 _IMPORT = re.compile(r"^(?:__exported )?import ([\w.]+);", re.MULTILINE)
 
 
@@ -310,7 +310,10 @@ def _type_in(own: ShaderModule | UserType, interface: str) -> tuple[str, Path]:
     """The name of the type that implements an interface in one's own Slang, and its file."""
     if isinstance(own, ShaderModule):
         return own.type_of(interface), own.path
-    name = own.name if own.name in types_of(own.text, interface) else _only_type(own.text, interface, "the source")
+    if own.adapter:
+        name = f"{own.adapter}<{own.name}>"
+    else:
+        name = own.name if own.name in types_of(own.text, interface) else _only_type(own.text, interface, "the source")
     return name, source_file(own.text)
 
 
@@ -361,7 +364,7 @@ def library() -> list[Path]:
 
 def public_types(file: Path) -> set[str]:
     """The names of a file's public types."""
-    return set(_PUBLIC_STRUCT.findall(file.read_text(encoding="utf-8")))
+    return set(_PUBLIC_TYPE.findall(file.read_text(encoding="utf-8")))
 
 
 def _imported(source: str) -> Iterator[Path]:

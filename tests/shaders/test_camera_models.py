@@ -104,7 +104,7 @@ CASES = {
     },
     **{
         f"f-theta of {'distances' if of_distances else 'angles'} {where}": Case(
-            "FThetaCamera<false>",
+            "FTheta",
             ftheta,
             cone(*angles, each=4),
             ftheta_lenses(RNG, 4 * len(angles), of_distances=of_distances),

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from splat_py import shaders
+from splat_py.gpu.kernels import UserType
 from splat_py.gsplat.cameras import behind_windshield
-from splat_py.shaders.functions import ShaderModule
+from splat_py.shaders import camera_model as shader
 from tests.shaders.camera_models import (
     Project,
     along,
@@ -30,17 +30,6 @@ from tests.shaders.camera_models import (
 from tests.shaders.oracle import Array, assert_like, assert_value, float32
 
 COUNT = 40
-FUNCTIONS = """
-import splat.camera;
-import splat.camera_model;
-import splat.pixels;
-public typealias Seen = BehindWindshield<Windshield>;
-[Differentiable]
-public float2 pixelOf(Camera camera, float3 t) { return projectThrough<Seen>(camera, t); }
-[Differentiable]
-public PixelRay rayAt(Camera camera, no_diff float2 pixel) { return rayOf<Seen>(camera, pixel); }
-public bool isSeen(Camera camera, float3 t) { return isInDomainThrough<Seen>(camera, t); }
-"""
 # The reference of a lens, the kind of its coefficients, and the windshield's order, by the lens's type.
 LENSES: dict[str, tuple[Project, str, int]] = {
     "Pinhole": (pinhole, "", 1),
@@ -51,8 +40,8 @@ LENSES: dict[str, tuple[Project, str, int]] = {
 }
 
 
-def module(lens: str, order: int) -> ShaderModule:
-    return shaders.source(behind_windshield(windshield(order), lens).text + FUNCTIONS)
+def seen(lens: str, order: int) -> UserType:
+    return behind_windshield(windshield(order), lens)
 
 
 def inputs(kind: str) -> tuple[dict[str, Array], Array]:
@@ -87,7 +76,7 @@ def test_points(lens: str) -> None:
         rows = zip(camera["focal"], camera["principal"], t, lens_of(camera), strict=True)
         return torch.stack([one(*row) for row in rows])
 
-    assert_like(module(lens, order).pixelOf, f, [camera, t], value=(1e-5, 1e-5), rtol=1e-4, atol=1e-4)
+    assert_like(shader.projectThrough[seen(lens, order)], f, [camera, t], value=(1e-5, 1e-5), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("lens", LENSES)
@@ -96,8 +85,8 @@ def test_rays(lens: str) -> None:
     _, kind, order = LENSES[lens]
     camera, _ = inputs(kind)
     pixels = float32(np.random.default_rng(3).uniform(8, 40, (COUNT, 2)))
-    glass, own = windshield(order), shaders.camera_model.rayOf[lens.replace("FTheta", "FThetaCamera<false>")](camera, pixels)
-    found = module(lens, order).rayAt(camera, pixels)
+    glass, own = windshield(order), shader.rayOf[lens](camera, pixels)
+    found = shader.rayOf[seen(lens, order)](camera, pixels)
     polynomials = glass.horizontal_poly_inverse, glass.vertical_poly_inverse
     if lens != "Orthographic":
         expected = torch.stack([bent(polynomials, d) for d in torch.from_numpy(own["direction"]).double()])
@@ -120,11 +109,11 @@ def test_gradients_of_rays() -> None:
         directions = torch.stack([bent(polynomials, torch.cat([slope, torch.ones(1)])) for slope in slopes])
         return {"origin": 0 * directions, "direction": directions}
 
-    assert_like(module("Pinhole", 3).rayAt, f, [camera], [pixels], value=(1e-5, 1e-6), atol=1e-5)
+    assert_like(shader.rayOf[seen("Pinhole", 3)], f, [camera], [pixels], value=(1e-5, 1e-6), atol=1e-5)
 
 
 def test_what_the_lens_does_not_see_behind_glass_is_not_seen() -> None:
     camera, _ = inputs("")
     one = {name: field[0] for name, field in camera.items()}
     t = np.array([[0.1, 0.2, 1], [0.1, 0.2, -1], [0, 0, 0]])
-    np.testing.assert_array_equal(module("Pinhole", 1).isSeen(one, t), [True, False, False])
+    np.testing.assert_array_equal(shader.isInDomainThrough[seen("Pinhole", 1)](one, t), [True, False, False])

@@ -1,0 +1,193 @@
+"""gsplat's camera objects, which have no derivatives: the pixels of points and the rays of pixels, by the renderer's models."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from splat_py import shaders
+from splat_py.base.errors import SplatError
+from splat_py.base.fields import require_number
+from splat_py.gpu.kernels import UserType
+from splat_py.gpu.tensors import check_shape, check_tensors
+from splat_py.gsplat.cameras import model_and_lenses
+from splat_py.gsplat.checks import refuse
+from splat_py.render.cameras import SHUTTERS, shutter_of
+from splat_py.render.checks import check_cameras
+
+# Steps from a point's row to the pose at its time, as in gsplat.
+_ROW_STEPS = 10
+
+
+@dataclass(frozen=True)
+class BaseCameraModel:
+    """Cameras [...] of one kind, with images of one size. Points, rays and pixels [..., M, ·] broadcast over cameras."""
+
+    width: int
+    height: int
+    principal_points: Tensor  # [..., 2]
+    focal_lengths: Tensor | None  # [..., 2]; None for f-theta
+    rs_type: Any
+    _model: str | UserType
+    # Slang's `Camera`, without a pose; fields [..., 1, ·].
+    _camera: dict[str, NDArray[Any]]
+
+    def camera_ray_to_image_point(self, camera_ray: Tensor, margin_factor: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Pixels [..., M, 2] of points or directions [..., M, 3] in camera space; and [..., M], True if the camera sees them on
+        the image, or outside it by at most `margin_factor` of its sides."""
+        pixels, defined = self._call("pixelOf", camera_ray).split([2, 1], -1)
+        size = pixels.new_tensor([self.width, self.height])
+        seen = (pixels >= -size * margin_factor) & (pixels < size + size * margin_factor)
+        return pixels, seen.all(-1) & (defined[..., 0] > 0) & self._is_in_view(camera_ray)
+
+    def image_point_to_camera_ray(self, image_points: Tensor) -> tuple[Tensor, Tensor]:
+        """Unit directions [..., M, 3] in camera space in which pixels [..., M, 2] look; and [..., M], True if there is one."""
+        _, directions = self._rays(image_points)
+        return directions, (directions != 0).any(-1) & self._is_in_view(directions)
+
+    def shutter_relative_frame_time(self, image_points: Tensor) -> Tensor:
+        """Times [..., M] at which the rows or columns of pixels [..., M, 2] are read: 0 for the first and 1 for the last."""
+        shutter = shutter_of(self.rs_type)
+        if shutter is None:
+            return torch.zeros_like(image_points[..., 0])
+        across, down = SHUTTERS[shutter]
+        at, size = image_points.unbind(-1)[abs(down)], (self.width, self.height)[abs(down)]
+        if size == 1:
+            return torch.full_like(at, 0.5)
+        return (at.floor() if across + down > 0 else size - at.ceil()) / (size - 1)
+
+    def image_point_to_world_ray_shutter_pose(
+        self, image_points: Tensor, pose_start: Tensor, pose_end: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Origins and unit directions [..., M, 3] in the world of the rays of pixels [..., M, 2], 0 without one; and [..., M],
+        True if there is one. Poses [..., 7] are those at the first and the last row: translation, and quaternion w x y z."""
+        origins, directions = self._rays(image_points)
+        pose = _pose_at(pose_start, pose_end, self.shutter_relative_frame_time(image_points))
+        inverse = pose[..., 3:] * pose.new_tensor([1, -1, -1, -1])
+        valid = self.image_point_to_camera_ray(image_points)[1]
+        origins, directions = _rotated(inverse, origins - pose[..., :3]), _rotated(inverse, directions)
+        return origins * valid[..., None], directions * valid[..., None], valid
+
+    def world_point_to_image_point_shutter_pose(
+        self, world_points: Tensor, pose_start: Tensor, pose_end: Tensor, margin_factor: float = 0.0
+    ) -> tuple[Tensor, Tensor]:
+        """Pixels [..., M, 2] of points [..., M, 3] in the world, each seen when its own row is read; and [..., M], True if the
+        camera sees it, as in `camera_ray_to_image_point`. Poses as in `image_point_to_world_ray_shutter_pose`."""
+
+        def seen(times: Tensor) -> tuple[Tensor, Tensor]:
+            pose = _pose_at(pose_start, pose_end, times)
+            return self.camera_ray_to_image_point(_rotated(pose[..., 3:], world_points) + pose[..., :3], margin_factor)
+
+        times = torch.zeros_like(world_points[..., 0])
+        pixels, valid = seen(times)
+        if shutter_of(self.rs_type) is None:
+            return pixels, valid
+        last, valid_at_last = seen(times + 1)
+        pixels, begins = torch.where(valid[..., None], pixels, last), valid | valid_at_last
+        for _ in range(_ROW_STEPS):
+            later, valid = seen(self.shutter_relative_frame_time(pixels))
+            pixels = torch.where(begins[..., None], later, pixels)
+        return pixels, begins & valid
+
+    def _rays(self, image_points: Tensor) -> tuple[Tensor, Tensor]:
+        """Origins and unit directions [..., M, 3] in camera space, direction 0 without a ray."""
+        ray = self._call("rayOf", image_points)
+        return ray["origin"], _unit(ray["direction"])
+
+    def _call(self, function: str, points: Tensor) -> Any:
+        """Call a function of slang/splat/camera_model.slang for each point."""
+        result = getattr(shaders.camera_model, function)[self._model](self._camera, _as_numpy(points))
+        if isinstance(result, dict):
+            return {name: torch.from_numpy(value).to(points.device) for name, value in result.items()}
+        return torch.from_numpy(result).to(points.device)
+
+    def _is_in_view(self, rays: Tensor) -> Tensor | bool:
+        """True for rays [..., M, 3] up to the angle at which an equidistant lens would see the corner farthest from its axis,
+        where gsplat's fisheyes end."""
+        if self._model != "Fisheye" or self.focal_lengths is None:
+            return True
+        size = self.principal_points.new_tensor([self.width, self.height])
+        radius = torch.maximum(self.principal_points, size - self.principal_points).norm(dim=-1)
+        largest = radius / self.focal_lengths.amin(-1)
+        return torch.atan2(rays[..., :2].norm(dim=-1), rays[..., 2]) < largest[..., None]
+
+
+def _rotated(quats: Tensor, v: Tensor) -> Tensor:
+    """Turn vectors [..., 3] by quaternions [..., 4]."""
+    real, axis = _unit(quats).split([1, 3], -1)
+    across = torch.linalg.cross(axis, v)
+    return v + across * (2 * real) + 2 * torch.linalg.cross(axis, across)
+
+
+def _unit(v: Tensor) -> Tensor:
+    """Vectors of length 1, or 0 for 0."""
+    squared = v.square().sum(-1, keepdim=True)
+    return torch.where(squared > 0, v * squared.rsqrt(), 0.0)
+
+
+def _pose_at(start: Tensor, end: Tensor, times: Tensor) -> Tensor:
+    """Poses [..., M, 7] at times [..., M] between two poses [..., 7]: translations are linear, and rotations follow the
+    shortest arc (Shoemake 1985)."""
+    start, end, times = start[..., None, :], end[..., None, :], times[..., None]
+    cosine = (start[..., 3:] * end[..., 3:]).sum(-1, keepdim=True)
+    last = torch.where(cosine < 0, -end[..., 3:], end[..., 3:])
+    angle = cosine.abs().clamp(max=1.0).acos()
+    sine = angle.sin()
+    arc = (((1 - times) * angle).sin() * start[..., 3:] + (times * angle).sin() * last) / sine
+    turn = torch.where(cosine.abs() > 1 - 1e-6, (1 - times) * start[..., 3:] + times * last, arc)
+    return torch.cat([(1 - times) * start[..., :3] + times * end[..., :3], _unit(turn)], -1)
+
+
+def create_camera_model(
+    camera_model: str,
+    width: int | None = None,
+    height: int | None = None,
+    principal_points: Tensor | None = None,
+    focal_lengths: Tensor | None = None,
+    radial_coeffs: Tensor | None = None,
+    tangential_coeffs: Tensor | None = None,
+    thin_prism_coeffs: Tensor | None = None,
+    ftheta_coeffs: Any = None,
+    external_distortion_coeffs: Any = None,
+    rs_type: Any = None,
+    lidar_coeffs: Any = None,
+) -> BaseCameraModel:
+    """Return cameras [...] with principal points and focal lengths [..., 2] in pixels, and lenses as in `rasterization`.
+
+    Raises:
+        SplatError: an argument is missing, has the wrong shape, or does not belong to the camera model.
+        NotImplementedError: the camera model is a lidar, or unknown.
+    """
+    refuse("create_camera_model", lidar_coeffs=lidar_coeffs)
+    require_number(width=width, height=height)
+    assert width is not None and height is not None
+    coefficients = {"radial_coeffs": radial_coeffs, "tangential_coeffs": tangential_coeffs}
+    coefficients["thin_prism_coeffs"] = thin_prism_coeffs
+    tensors = {"principal_points": principal_points, "focal_lengths": focal_lengths, **coefficients}
+    check_tensors(tensors, needed=("principal_points", *(() if camera_model == "ftheta" else ("focal_lengths",))))
+    assert principal_points is not None
+    if camera_model == "ftheta" and focal_lengths is not None:
+        raise SplatError("focal_lengths mean nothing to camera_model='ftheta'; leave focal_lengths out")
+    lead = principal_points.shape[:-1]
+    check_shape("principal_points", principal_points, (*lead, 2))
+    focal = torch.ones_like(principal_points) if focal_lengths is None else focal_lengths
+    check_shape("focal_lengths", focal, (*lead, 2))
+    viewmats = torch.eye(4).to(principal_points).expand(*lead, 1, 4, 4)
+    Ks = torch.nn.functional.pad(focal, (0, 1)).diag_embed()[..., None, :, :]
+    given: dict[str, Any] = {name: None if numbers is None else numbers[..., None, :] for name, numbers in coefficients.items()}
+    check_cameras(viewmats[..., :0, 0, :3], viewmats, Ks, camera_model, coefficients=given)
+    shutter_of(rs_type)
+    given |= {"ftheta_coeffs": ftheta_coeffs, "external_distortion_coeffs": external_distortion_coeffs}
+    model, lenses = model_and_lenses(camera_model, viewmats, width, height, global_z_order=True, **given)
+    lens = np.zeros(12, np.float32) if lenses is None else _as_numpy(lenses)
+    camera = {"rotation": np.eye(3), "translation": np.zeros(3)}
+    camera |= {"focal": _as_numpy(focal[..., None, :]), "principal": _as_numpy(principal_points[..., None, :])}
+    camera |= dict(zip(("radial", "radialMore", "tangential", "thinPrism"), np.split(lens, (3, 6, 8), -1), strict=True))
+    return BaseCameraModel(int(width), int(height), principal_points, focal_lengths, rs_type, model, camera)
+
+
+def _as_numpy(tensor: Tensor) -> NDArray[Any]:
+    return tensor.detach().cpu().numpy()
