@@ -4,6 +4,7 @@ the graphs of torch.compile."""
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from functools import wraps
+from inspect import signature
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
@@ -193,6 +194,11 @@ def refuse_second_derivative(ctx: Any, *_: Tensor) -> Any:
 
 class Stage(torch.autograd.Function):
     """An autograd function with both derivatives: `backward`, and `jvp`, which returns `Tangents.of`."""
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        # torch asks for it in each call.
+        cls.forward.__signature__ = signature(cls.forward)  # type: ignore[attr-defined]
 
     @staticmethod
     def vmap(*_: Any) -> Any:

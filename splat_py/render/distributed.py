@@ -59,19 +59,11 @@ class Processes:
         order = ids[:, 2].argsort(stable=True)
         numbers, ids = numbers[order], ids[order].to(torch.int32)
         first = torch.searchsorted(ids[:, 2].contiguous(), torch.arange(self.cameras + 1, dtype=torch.int32, device=ids.device))
-        of_rows = (ids[:, 2], ids[:, 3], first.to(torch.int32))
-        packed = SplatIds(*(device.memory.array(column.contiguous()).as_uint32 for column in of_rows))
+        numbered = ids[:, 2], ids[:, 3], first.to(torch.int32)
+        packed = SplatIds(*(device.memory.array(column.contiguous()).as_uint32 for column in numbered))
         means2d, depths, conics, opacities, features, *extras = numbers.split([column.shape[-1] for column in columns], -1)
-        arrived = ProjectedSplats(
-            means2d,
-            depths[:, 0],
-            conics,
-            opacities[:, 0],
-            ids[:, :2].contiguous(),
-            packed,
-            *extras,
-        )
-        return arrived, features
+        rows = means2d, depths[:, 0], conics, opacities[:, 0], ids[:, :2].contiguous()
+        return ProjectedSplats(*rows, packed, *extras), features
 
 
 def _require_equal(name: str, values: list[int]) -> None:
