@@ -1,5 +1,6 @@
 """gsplat's camera objects, which have no derivatives: the pixels of points and the rays of pixels, by the renderer's models."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,12 @@ from torch import Tensor
 
 from splat_py import shaders
 from splat_py.base.errors import SplatError
-from splat_py.base.fields import require_number
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.tensors import check_shape, check_tensors
 from splat_py.gsplat.cameras import model_and_lenses
 from splat_py.gsplat.checks import refuse
 from splat_py.render.cameras import SHUTTERS, shutter_of
-from splat_py.render.checks import check_cameras
+from splat_py.render.checks import check_cameras, require_pixels
 
 # Steps from a point's row to the pose at its time, as in gsplat.
 _ROW_STEPS = 10
@@ -38,7 +38,8 @@ class BaseCameraModel:
     def camera_ray_to_image_point(self, camera_ray: Tensor, margin_factor: float = 0.0) -> tuple[Tensor, Tensor]:
         """Pixels [..., M, 2] of points or directions [..., M, 3] in camera space; and [..., M], True if the camera sees them on
         the image, or outside it by at most `margin_factor` of its sides."""
-        pixels, defined = self._call("pixelOf", camera_ray).split([2, 1], -1)
+        *_, found = self._call("pixelOf", "camera_ray", camera_ray, 3).values()
+        pixels, defined = found.split([2, 1], -1)
         size = pixels.new_tensor([self.width, self.height])
         seen = (pixels >= -size * margin_factor) & (pixels < size + size * margin_factor)
         return pixels, seen.all(-1) & (defined[..., 0] > 0) & self._is_in_view(camera_ray)
@@ -94,15 +95,22 @@ class BaseCameraModel:
 
     def _rays(self, image_points: Tensor) -> tuple[Tensor, Tensor]:
         """Origins and unit directions [..., M, 3] in camera space, direction 0 without a ray."""
-        ray = self._call("rayOf", image_points)
-        return ray["origin"], _unit(ray["direction"])
+        origins, directions = self._call("rayOf", "image_points", image_points, 2).values()
+        return origins, _unit(directions)
 
-    def _call(self, function: str, points: Tensor) -> Any:
-        """Call a function of slang/splat/camera_model.slang for each point."""
+    def _call(self, function: str, name: str, points: Tensor, numbers: int) -> dict[str, Tensor]:
+        """Call a function of slang/splat/camera_model.slang, whose results are vectors of three, for each point."""
+        check_tensors({name: points})
+        cameras, shape = self.principal_points.shape[:-1], None
+        with suppress(RuntimeError):
+            shape = torch.broadcast_shapes(points.shape[:-1], (*cameras, 1))
+        if shape is None or points.shape[-1:] != (numbers,):
+            raise SplatError(f"{name} has shape {list(points.shape)}; expected [..., M, {numbers}] for cameras {list(cameras)}")
+        if 0 in shape:
+            return dict.fromkeys(("origin", "direction"), points.new_zeros(*shape, 3))
         result = getattr(shaders.camera_model, function)[self._model](self._camera, _as_numpy(points))
-        if isinstance(result, dict):
-            return {name: torch.from_numpy(value).to(points.device) for name, value in result.items()}
-        return torch.from_numpy(result).to(points.device)
+        vectors = result if isinstance(result, dict) else {"result": result}
+        return {key: torch.from_numpy(vector).to(points.device) for key, vector in vectors.items()}
 
     def _is_in_view(self, rays: Tensor) -> Tensor | bool:
         """True for rays [..., M, 3] up to the angle at which an equidistant lens would see the corner farthest from its axis,
@@ -131,6 +139,9 @@ def _unit(v: Tensor) -> Tensor:
 def _pose_at(start: Tensor, end: Tensor, times: Tensor) -> Tensor:
     """Poses [..., M, 7] at times [..., M] between two poses [..., 7]: translations are linear, and rotations follow the
     shortest arc (Shoemake 1985)."""
+    for name, pose in (("pose_start", start), ("pose_end", end)):
+        if pose.shape[-1:] != (7,):
+            raise SplatError(f"{name} has shape {list(pose.shape)}; expected [..., 7], translation and quaternion")
     start, end, times = start[..., None, :], end[..., None, :], times[..., None]
     cosine = (start[..., 3:] * end[..., 3:]).sum(-1, keepdim=True)
     last = torch.where(cosine < 0, -end[..., 3:], end[..., 3:])
@@ -162,7 +173,8 @@ def create_camera_model(
         NotImplementedError: the camera model is a lidar, or unknown.
     """
     refuse("create_camera_model", lidar_coeffs=lidar_coeffs)
-    require_number(width=width, height=height)
+    shutter_of(rs_type)
+    require_pixels(width=width, height=height)
     assert width is not None and height is not None
     coefficients = {"radial_coeffs": radial_coeffs, "tangential_coeffs": tangential_coeffs}
     coefficients["thin_prism_coeffs"] = thin_prism_coeffs
@@ -175,11 +187,12 @@ def create_camera_model(
     check_shape("principal_points", principal_points, (*lead, 2))
     focal = torch.ones_like(principal_points) if focal_lengths is None else focal_lengths
     check_shape("focal_lengths", focal, (*lead, 2))
+    if not torch.isfinite(principal_points).all():
+        raise SplatError("principal_points holds a number that is not finite; check where the cameras come from")
     viewmats = torch.eye(4).to(principal_points).expand(*lead, 1, 4, 4)
     Ks = torch.nn.functional.pad(focal, (0, 1)).diag_embed()[..., None, :, :]
     given: dict[str, Any] = {name: None if numbers is None else numbers[..., None, :] for name, numbers in coefficients.items()}
     check_cameras(viewmats[..., :0, 0, :3], viewmats, Ks, camera_model, coefficients=given)
-    shutter_of(rs_type)
     given |= {"ftheta_coeffs": ftheta_coeffs, "external_distortion_coeffs": external_distortion_coeffs}
     model, lenses = model_and_lenses(camera_model, viewmats, width, height, global_z_order=True, **given)
     lens = np.zeros(12, np.float32) if lenses is None else _as_numpy(lenses)

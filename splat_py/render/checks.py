@@ -13,7 +13,7 @@ from splat_py.base.errors import SplatError
 from splat_py.base.fields import LARGEST, shown
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.tensors import check_shape
-from splat_py.render.cameras import CAMERA_MODELS
+from splat_py.render.cameras import CAMERA_MODELS, shutter_of
 from splat_py.render.colors import color_model
 from splat_py.render.options import SPLATS, STOPS, RenderMode
 from splat_py.shaders.declarations import MOST_NUMBERS
@@ -31,7 +31,7 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 }
 _FLAGS = (
     *("packed", "sparse_grad", "absgrad", "with_ut", "with_eval3d"),
-    *("return_normals", "return_medians", "global_z_order", "distloss"),
+    *("return_normals", "return_medians", "global_z_order", "distloss", "distributed"),
 )
 _SETTINGS = ("near_plane", "far_plane", "width", "height", "radius_clip", "eps2d", *_CHOICES, *_FLAGS)
 # Lens arguments of each camera model, and the numbers of coefficients that each accepts.
@@ -48,13 +48,13 @@ def check_settings(arguments: Mapping[str, Any]) -> None:
             continue
         value = arguments[name]
         is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if name in ("width", "height"):
+            require_pixels(**{name: value})
+            continue
         if name in _CHOICES:
             names = [str(choice) for choice in _CHOICES[name] if choice is not None]
             right = (is_number or isinstance(value, str | None)) and value in _CHOICES[name]
             wanted = f"use {', '.join(names[:-1])} or {names[-1]}"
-        elif name in ("width", "height"):
-            right = 1 <= _whole(value) <= LARGEST
-            wanted = "it must be a whole number of pixels, at least 1"
         elif name in ("eps2d", "radius_clip"):
             right = is_number and 0 <= value < math.inf
             wanted = "it must be a finite number that is not negative"
@@ -79,12 +79,16 @@ def check_settings(arguments: Mapping[str, Any]) -> None:
         raise SplatError("sparse_grad needs packed=True, which lists the Gaussians with a gradient")
 
 
-def _whole(value: Any) -> int:
-    """A whole number of any kind, such as an integer tensor's one element; 0 for anything else."""
-    try:
-        return 0 if isinstance(value, bool) else index(value)
-    except TypeError:
-        return 0
+def require_pixels(**sides: Any) -> None:
+    """Raise a SplatError that names the first side of an image that is not a whole number of any kind, such as an integer
+    tensor's one element."""
+    for name, value in sides.items():
+        try:
+            right = not isinstance(value, bool) and 1 <= index(value) <= LARGEST
+        except TypeError:
+            right = False
+        if not right:
+            raise SplatError(f"{name} is {shown(value)}; it must be a whole number of pixels, at least 1")
 
 
 def check_gaussians(
@@ -212,7 +216,7 @@ def refuse_distributed(arguments: Mapping[str, Any]) -> None:
         "distributed=True",
         {"batch dimensions": "means" in given and arguments["means"].dim() > 2}
         | {f"{flag}=True": arguments[flag] is True for flag in flags}
-        | {"a rolling shutter": arguments["rolling_shutter"] is not None or "viewmats_rs" in given}
+        | {"a rolling shutter": shutter_of(arguments["rolling_shutter"]) is not None or "viewmats_rs" in given}
         | {"camera distortion": bool(given & {*_LENSES["pinhole"], "camera_params"})}
         | {"a camera_model other than 'pinhole'": arguments["camera_model"] != "pinhole"}
         | {"global_z_order=False": arguments["global_z_order"] is False, "rays": "rays" in given}

@@ -215,7 +215,7 @@ def rasterization(
         **{"colors": colors, "backgrounds": backgrounds, "weights": weights, "extra_signals": extra_signals},
         **{"viewmats": viewmats, "Ks": Ks, "viewmats_rs": viewmats_rs, **coefficients},
     }
-    if distributed:
+    if distributed is True:
         checks.refuse_distributed(locals())
     shutter, shading = shutter_of(rolling_shutter), built_in_or_own("color", color, COLORS, "IColor")
     check_tensors(tensors, halves=HALVES, needed=checks.NEEDED)

@@ -127,7 +127,8 @@ def test_fisheyes_end_at_the_corner() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"width": None}, "width is None; it must be a finite number"),
+        ({"width": None}, "width is None; it must be a whole number of pixels"),
+        ({"principal_points": torch.full((2,), torch.nan)}, "principal_points holds a number that is not finite"),
         ({"principal_points": None}, "principal_points is None"),
         ({"focal_lengths": None}, "focal_lengths is None"),
         ({"focal_lengths": torch.ones(3)}, r"focal_lengths has shape \[3\]"),
@@ -142,6 +143,21 @@ def test_wrong_arguments(given: dict[str, Any], reason: str) -> None:
     sound = {"camera_model": "pinhole", "width": 4, "height": 4}
     sound |= {"principal_points": torch.ones(2), "focal_lengths": torch.ones(2)}
     refused(reason, create_camera_model, **sound | given)
+
+
+def test_points_are_checked_and_may_be_few() -> None:
+    seeing, still = camera("pinhole"), torch.eye(7)[3].expand(2, -1)
+    for points in (torch.ones(2, 5, 2), torch.ones(3, 5, 3)):
+        refused(r"camera_ray has shape .*; expected \[..., M, 3\] for cameras \[2\]", seeing.camera_ray_to_image_point, points)
+    refused("image_points has dtype torch.float64", seeing.image_point_to_camera_ray, torch.ones(2, 5, 2).double())
+    wrong = torch.ones(2, 5, 2), still, still[:, :6]
+    refused(r"pose_end has shape \[2, 6\]", seeing.image_point_to_world_ray_shutter_pose, *wrong)
+    assert seeing.image_point_to_camera_ray(torch.ones(2, 0, 2))[0].shape == (2, 0, 3)
+    pixels, valid = seeing.camera_ray_to_image_point(torch.ones(2, 0, 3))
+    assert pixels.shape == (2, 0, 2) and valid.shape == (2, 0)
+    shared = torch.rand(5, 3) + 1
+    expected = FOCAL[:, None] * shared[:, :2] / shared[:, 2:] + PRINCIPAL[:, None]
+    torch.testing.assert_close(seeing.camera_ray_to_image_point(shared)[0], expected)
 
 
 @pytest.mark.parametrize("given", [{"camera_model": "lidar"}, {"camera_model": "pinhole", "lidar_coeffs": object()}])

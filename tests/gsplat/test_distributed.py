@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from splat_py.gsplat import distributed, rasterization
+from splat_py.gsplat import RollingShutterType, distributed, rasterization
 from tests.refusals import refused
 
 PROCESSES, SIZE = 3, (33, 20)
@@ -127,6 +127,7 @@ def test_one_process_needs_a_group() -> None:
     ("given", "reason"),
     [
         ({"with_ut": True}, "with_ut=True"),
+        ({"rolling_shutter": RollingShutterType.ROLLING_TOP_TO_BOTTOM}, "a rolling shutter"),
         ({"with_eval3d": True}, "with_eval3d=True"),
         ({"splat": "Surfel"}, "a splat along rays"),
         ({"camera_model": "ortho"}, "camera_model"),
