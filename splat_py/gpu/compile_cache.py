@@ -27,8 +27,9 @@ import psutil
 from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path, checksum_of
 from splat_py.gpu.compiled_modules import cache_folder
-from splat_py.gpu.emission import EmittedKernel, Target, emit
+from splat_py.gpu.emission import EmittedKernel, emit
 from splat_py.gpu.kernels import specialisation_source
+from splat_py.gpu.slang_compiler import Target
 
 # Number of folders to keep: each edit of a shader makes a new one.
 _KEPT_FOLDERS = 6

@@ -1,19 +1,14 @@
 """Metal, CUDA and WebGPU source of any kernel, and SPIR-V, emitted on any machine: SlangPy compiles for its own device, but its
 compiler library for every target."""
 
-import ctypes
 import re
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from splat_py.base.errors import BindingError, SplatError
-from splat_py.base.files import temporary_folder
-from splat_py.gpu.compiled_modules import compiled_modules
+from splat_py.gpu.compiled_modules import compiled_modules, folder_made
 from splat_py.gpu.kernels import UserType, specialisation_source
-from splat_py.gpu.slang_compiler import Library, container, run
+from splat_py.gpu.slang_compiler import CompilerError, Session, Target, in_compiler_thread
 from splat_py.gpu.sources import shader_folder
-
-Target = Literal["metal", "cuda", "wgsl"]
 
 
 class EmittedKernel(NamedTuple):
@@ -117,34 +112,35 @@ _WGSL_FIELD = re.compile(r"@align\((\d+)\) (\w+)_\d+ : (\w+(?:<u32>)?)")
 WGSL_SIZES = {"u32": 4, "i32": 4, "f32": 4, "vec2<u32>": 8}
 
 
-def _code_and_threads(request: int) -> tuple[bytes, tuple[int, int, int]]:
-    """The entry point's code and workgroup size, which is 0 if constants of another module define it."""
-    library, size, threads = Library(), ctypes.c_size_t(), (ctypes.c_size_t * 3)()
-    code = library.code(request, 0, ctypes.byref(size))
-    library.group_size(library.entry_point(library.reflection(request), 0), 3, threads)
-    x, y, z = threads
-    return ctypes.string_at(code, size.value), (x, y, z)
+# Kernels of one session of the compiler, which keeps the modules of their constants. Others read all modules again.
+_KERNELS = 256
+# By target: the session, the folders that it reads, and its kernels.
+_sessions: dict[Target, tuple[Session, Any, int]] = {}
 
 
-def _compile(target: str, module: str, entry: str, constants: dict[str, Any]) -> tuple[bytes, tuple[int, int, int]]:
-    with temporary_folder() as folder:
-        include = [part for path in (compiled_modules(), shader_folder(), folder) if path for part in ("-I", str(path))]
-
-        def compiled(name: str, text: str) -> list[str]:
-            source, binary = folder / f"{name}.slang", folder / f"{name}.slang-module"
-            source.write_text(text, encoding="utf-8")
-            binary.write_bytes(run([str(source), *include, "-o", str(binary)], container))
-            return ["-r", str(binary)]
-
-        linked: list[str] = []
-        for value in constants.values():
-            if isinstance(value, UserType):
-                linked += compiled(value.module, value.text)
+def _compile(target: Target, module: str, entry: str, constants: dict[str, Any]) -> tuple[bytes, tuple[int, int, int]]:
+    types = [value for value in constants.values() if isinstance(value, UserType)]
+    if constants:
         # As in `KernelCache`, the values form a small module, linked like modules of the caller's own types.
-        if constants:
-            linked += compiled("constants", specialisation_source(module, constants))
-        kernel = str(shader_folder() / "kernels" / f"{module}.slang")
-        # Without -o the text is printed, not kept.
-        output = ["-o", str(Path(folder, f"kernel.{target}"))]
-        what = ["-target", target, "-entry", entry, "-stage", "compute", "-line-directive-mode", "none"]
-        return run([kernel, *include, *linked, *what, *output], _code_and_threads)
+        types.append(UserType("", specialisation_source(module, constants)))
+    folders = [folder for folder in (compiled_modules(), shader_folder()) if folder]
+    texts = {kind.module: kind.text for kind in types}
+    return _linked(target, (folders, folder_made()), f"kernels/{module}", entry, texts)
+
+
+@in_compiler_thread
+def _linked(target: Target, state: Any, *kernel: Any) -> tuple[bytes, tuple[int, int, int]]:
+    session, before, kernels = _sessions.pop(target, (None, None, 0))
+    if session is not None and (before != state or kernels == _KERNELS):
+        session.close()
+        session = None
+    if session is None:
+        session, kernels = Session(state[0], target), 0
+    try:
+        code = session.kernel(*kernel)
+    except CompilerError:
+        # A session keeps modules that are wrong.
+        session.close()
+        raise
+    _sessions[target] = session, state, kernels + 1
+    return code

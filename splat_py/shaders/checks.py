@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import Range, require_number, shown
-from splat_py.gpu.emission import Target, emit
+from splat_py.gpu.emission import emit
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.messages import first_error
-from splat_py.gpu.slang_compiler import CompilerError
+from splat_py.gpu.slang_compiler import CompilerError, Target
 from splat_py.gpu.sources import constant, shader_folder
 from splat_py.shaders.declarations import SPLAT_INTERFACES, fields_of, scalar_left_of_vector, takes_of, types_of
 from splat_py.shaders.field_functions import FieldQueries, first_values

@@ -310,7 +310,8 @@ def _type_in(own: ShaderModule | UserType, interface: str) -> tuple[str, Path]:
     """The name of the type that implements an interface in one's own Slang, and its file."""
     if isinstance(own, ShaderModule):
         return own.type_of(interface), own.path
-    if own.adapter:
+    adapts = re.compile(rf"^public struct {own.adapter}<.*> : {interface}\b", re.MULTILINE)
+    if own.adapter and any(adapts.search(file.read_text(encoding="utf-8")) for file in library()):
         name = f"{own.adapter}<{own.name}>"
     else:
         name = own.name if own.name in types_of(own.text, interface) else _only_type(own.text, interface, "the source")

@@ -1,12 +1,12 @@
 """The source and the programs of all specialisations of a test session, each made once."""
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from splat_py.gpu import emission
-from splat_py.gpu.slang_compiler import Library
+from splat_py.gpu import slang_compiler
 from tests.emulation.compiler import Compiler, Source
 from tests.emulation.kernels import Specialisation
 from tests.emulation.program import Program
@@ -15,17 +15,14 @@ from tests.emulation.program import Program
 @contextmanager
 def without_warnings() -> Iterator[None]:
     """Fail if the compiler warns of a variable that may have no value. SlangPy would print that to users."""
-    run = emission.run
+    read = slang_compiler.messages_of
 
-    def checked(arguments: list[str], result_of: Any) -> Any:
-        def result(request: int) -> Any:
-            messages = Library().diagnostics(request) or b""
-            assert b"41016" not in messages, messages.decode()
-            return result_of(request)
+    def checked(blob: ctypes.c_void_p) -> str:
+        messages = read(blob)
+        assert "41016" not in messages, messages
+        return messages
 
-        return run(arguments, result)
-
-    with patch.object(emission, "run", checked):
+    with patch.object(slang_compiler, "messages_of", checked):
         yield
 
 

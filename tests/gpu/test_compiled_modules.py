@@ -13,6 +13,7 @@ import splat_py
 from splat_py.gpu import compiled_modules as modules
 from splat_py.gpu import emission
 from splat_py.gpu.emission import emit
+from splat_py.gpu.kernels import UserType
 from splat_py.gpu.slang_compiler import CompilerError, compile_modules
 from splat_py.gpu.sources import shader_folder
 
@@ -115,6 +116,19 @@ def test_without_a_folder_modules_are_text(tmp_path: Path, compiled: list[str], 
     assert make() is None and not compiled
     monkeypatch.setattr(emission, "compiled_modules", lambda: None)
     assert emission.emit("metal", "tiles", "findTileOffsets", {}) == with_modules
+
+
+def test_sessions_that_end_change_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session ends after so many kernels, and after an error."""
+    expected = [emit("cuda", "tiles", "countTiles", {"TILE_SIZE": size}) for size in (4, 8)]
+    assert expected[0] != expected[1]
+    monkeypatch.setattr(emission, "_KERNELS", 1)
+    for size, kernel in zip((4, 8), expected, strict=True):
+        with pytest.raises(CompilerError, match="unexpected end of file"):
+            emit("cuda", "shade", "shadeForward", {"Color": UserType("Mine", "struct Mine {")})
+        assert "cuda" not in emission._sessions
+        for _ in range(2):
+            assert emit("cuda", "tiles", "countTiles", {"TILE_SIZE": size}) == kernel
 
 
 def test_a_module_that_cannot_be_compiled_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
