@@ -147,7 +147,10 @@ class Session:
         """The code of a module's entry point, linked with modules of these texts by name, and its workgroup size, which is 0 if
         constants of another module define it. CompilerError if they do not fit."""
         parts = [self.load(module)]
-        made = [_made(parts[0], _FIND_ENTRY, ctypes.c_char_p(entry.encode()), has_messages=False)]
+        try:
+            made = [_made(parts[0], _FIND_ENTRY, ctypes.c_char_p(entry.encode()), has_messages=False)]
+        except CompilerError:
+            raise CompilerError(f"error 1: no function of {module}.slang has the name '{entry}'") from None
         try:
             parts += made + [self.load(name, text) for name, text in texts.items()]
             table = (ctypes.c_void_p * len(parts))(*(part.value for part in parts))

@@ -46,8 +46,7 @@ class BaseCameraModel:
 
     def image_point_to_camera_ray(self, image_points: Tensor) -> tuple[Tensor, Tensor]:
         """Unit directions [..., M, 3] in camera space in which pixels [..., M, 2] look; and [..., M], True if there is one."""
-        _, directions = self._rays(image_points)
-        return directions, (directions != 0).any(-1) & self._is_in_view(directions)
+        return self._rays(image_points)[1:]
 
     def shutter_relative_frame_time(self, image_points: Tensor) -> Tensor:
         """Times [..., M] at which the rows or columns of pixels [..., M, 2] are read: 0 for the first and 1 for the last."""
@@ -65,10 +64,9 @@ class BaseCameraModel:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Origins and unit directions [..., M, 3] in the world of the rays of pixels [..., M, 2], 0 without one; and [..., M],
         True if there is one. Poses [..., 7] are those at the first and the last row: translation, and quaternion w x y z."""
-        origins, directions = self._rays(image_points)
+        origins, directions, valid = self._rays(image_points)
         pose = _pose_at(pose_start, pose_end, self.shutter_relative_frame_time(image_points))
         inverse = pose[..., 3:] * pose.new_tensor([1, -1, -1, -1])
-        valid = self.image_point_to_camera_ray(image_points)[1]
         origins, directions = _rotated(inverse, origins - pose[..., :3]), _rotated(inverse, directions)
         return origins * valid[..., None], directions * valid[..., None], valid
 
@@ -93,10 +91,11 @@ class BaseCameraModel:
             pixels = torch.where(begins[..., None], later, pixels)
         return pixels, begins & valid
 
-    def _rays(self, image_points: Tensor) -> tuple[Tensor, Tensor]:
-        """Origins and unit directions [..., M, 3] in camera space, direction 0 without a ray."""
+    def _rays(self, image_points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Origins and unit directions [..., M, 3] in camera space of pixels' rays; and [..., M], True if there is one."""
         origins, directions = self._call("rayOf", "image_points", image_points, 2).values()
-        return origins, _unit(directions)
+        directions = _unit(directions)
+        return origins, directions, (directions != 0).any(-1) & self._is_in_view(directions)
 
     def _call(self, function: str, name: str, points: Tensor, numbers: int) -> dict[str, Tensor]:
         """Call a function of slang/splat/camera_model.slang, whose results are vectors of three, for each point."""
