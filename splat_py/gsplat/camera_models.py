@@ -2,6 +2,8 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from splat_py.gsplat.cameras import model_and_lenses
 from splat_py.gsplat.checks import refuse
 from splat_py.render.cameras import SHUTTERS, shutter_of
 from splat_py.render.checks import check_cameras, require_pixels
+from splat_py.shaders.functions import ShaderFunction
 
 # Steps from a point's row to the pose at its time, as in gsplat.
 _ROW_STEPS = 10
@@ -38,8 +41,7 @@ class BaseCameraModel:
     def camera_ray_to_image_point(self, camera_ray: Tensor, margin_factor: float = 0.0) -> tuple[Tensor, Tensor]:
         """Pixels [..., M, 2] of points or directions [..., M, 3] in camera space; and [..., M], True if the camera sees them on
         the image, or outside it by at most `margin_factor` of its sides."""
-        *_, found = self._call("pixelOf", "camera_ray", camera_ray, 3).values()
-        pixels, defined = found.split([2, 1], -1)
+        pixels, defined = self._vectors(self._pixel_of, "camera_ray", camera_ray, 3)[0].split([2, 1], -1)
         size = pixels.new_tensor([self.width, self.height])
         seen = (pixels >= -size * margin_factor) & (pixels < size + size * margin_factor)
         return pixels, seen.all(-1) & (defined[..., 0] > 0) & self._is_in_view(camera_ray)
@@ -93,12 +95,22 @@ class BaseCameraModel:
 
     def _rays(self, image_points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Origins and unit directions [..., M, 3] in camera space of pixels' rays; and [..., M], True if there is one."""
-        origins, directions = self._call("rayOf", "image_points", image_points, 2).values()
+        origins, directions = self._vectors(self._ray_of, "image_points", image_points, 2)
         directions = _unit(directions)
         return origins, directions, (directions != 0).any(-1) & self._is_in_view(directions)
 
-    def _call(self, function: str, name: str, points: Tensor, numbers: int) -> dict[str, Tensor]:
-        """Call a function of slang/splat/camera_model.slang, whose results are vectors of three, for each point."""
+    # Functions of slang/splat/camera_model.slang, found once.
+
+    @cached_property
+    def _pixel_of(self) -> ShaderFunction:
+        return shaders.camera_model.pixelOf[self._model]
+
+    @cached_property
+    def _ray_of(self) -> ShaderFunction:
+        return shaders.camera_model.rayOf[self._model]
+
+    def _vectors(self, function: ShaderFunction, name: str, points: Tensor, numbers: int) -> list[Tensor]:
+        """Call a function, which returns vectors of three, for each of the points [..., M, numbers]."""
         check_tensors({name: points})
         cameras, shape = self.principal_points.shape[:-1], None
         with suppress(RuntimeError):
@@ -106,10 +118,9 @@ class BaseCameraModel:
         if shape is None or points.shape[-1:] != (numbers,):
             raise SplatError(f"{name} has shape {list(points.shape)}; expected [..., M, {numbers}] for cameras {list(cameras)}")
         if 0 in shape:
-            return dict.fromkeys(("origin", "direction"), points.new_zeros(*shape, 3))
-        result = getattr(shaders.camera_model, function)[self._model](self._camera, _as_numpy(points))
-        vectors = result if isinstance(result, dict) else {"result": result}
-        return {key: torch.from_numpy(vector).to(points.device) for key, vector in vectors.items()}
+            return [points.new_zeros(*shape, 3)] * 2
+        result = function(self._camera, _as_numpy(points))
+        return [torch.from_numpy(v).to(points.device) for v in (result.values() if isinstance(result, dict) else [result])]
 
     def _is_in_view(self, rays: Tensor) -> Tensor | bool:
         """True for rays [..., M, 3] up to the angle at which an equidistant lens would see the corner farthest from its axis,
@@ -192,8 +203,9 @@ def create_camera_model(
     Ks = torch.nn.functional.pad(focal, (0, 1)).diag_embed()[..., None, :, :]
     given: dict[str, Any] = {name: None if numbers is None else numbers[..., None, :] for name, numbers in coefficients.items()}
     check_cameras(viewmats[..., :0, 0, :3], viewmats, Ks, camera_model, coefficients=given)
-    given |= {"ftheta_coeffs": ftheta_coeffs, "external_distortion_coeffs": external_distortion_coeffs}
-    model, lenses = model_and_lenses(camera_model, viewmats, width, height, global_z_order=True, **given)
+    given |= {"ftheta_coeffs": ftheta_coeffs, "external_distortion_coeffs": external_distortion_coeffs, "global_z_order": True}
+    sizes = {"width": width, "height": height}
+    model, lenses = model_and_lenses(SimpleNamespace(camera_model=camera_model, viewmats=viewmats, **sizes, **given))
     lens = np.zeros(12, np.float32) if lenses is None else _as_numpy(lenses)
     camera = {"rotation": np.eye(3), "translation": np.zeros(3)}
     camera |= {"focal": _as_numpy(focal[..., None, :]), "principal": _as_numpy(principal_points[..., None, :])}

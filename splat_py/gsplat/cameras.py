@@ -4,7 +4,6 @@ model in Slang (slang/splat/windshield.slang)."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from inspect import signature
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
@@ -83,30 +82,21 @@ def checked_cameras(function: str, arguments: dict[str, Any]) -> CheckedCameras:
     opacities = given.means[..., 0] if given.opacities is None else given.opacities
     check_gaussians(given.means, given.quats, given.scales, opacities)
     check_cameras(given.means, given.viewmats, given.Ks, given.camera_model, shutter, rows, coefficients)
-    model, lenses = model_and_lenses(**{name: arguments[name] for name in signature(model_and_lenses).parameters})
+    model, lenses = model_and_lenses(given)
     return CheckedCameras(shutter, lenses, model)
 
 
-def model_and_lenses(
-    camera_model: str | UserType,
-    viewmats: Tensor,
-    width: Any,
-    height: Any,
-    radial_coeffs: Tensor | None,
-    tangential_coeffs: Tensor | None,
-    thin_prism_coeffs: Tensor | None,
-    ftheta_coeffs: Any,
-    external_distortion_coeffs: Any,
-    global_z_order: bool,
-) -> tuple[str | UserType, Tensor | None]:
-    """Return the Slang type of cameras, and the coefficients of their lenses, [..., C, 12]."""
-    coefficients = radial_coeffs, tangential_coeffs, thin_prism_coeffs
-    lenses = lens_coefficients(camera_model, viewmats, int(width), int(height), ftheta_coeffs, *coefficients)
-    model = camera_type(camera_model, lenses is not None, not global_z_order)
-    if external_distortion_coeffs is not None:
+def model_and_lenses(given: SimpleNamespace) -> tuple[str | UserType, Tensor | None]:
+    """Return the Slang type of cameras with these arguments of `rasterization`, and the coefficients of their lenses,
+    [..., C, 12]."""
+    size = int(given.width), int(given.height)
+    coefficients = given.radial_coeffs, given.tangential_coeffs, given.thin_prism_coeffs
+    lenses = lens_coefficients(given.camera_model, given.viewmats, *size, given.ftheta_coeffs, *coefficients)
+    model = camera_type(given.camera_model, lenses is not None, not given.global_z_order)
+    if given.external_distortion_coeffs is not None:
         if not isinstance(model, str):
             raise SplatError("external_distortion_coeffs do not fit a camera model of your own; bend its rays there")
-        model = behind_windshield(external_distortion_coeffs, model)
+        model = behind_windshield(given.external_distortion_coeffs, model)
     return model, lenses
 
 

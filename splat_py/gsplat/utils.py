@@ -202,10 +202,10 @@ def cli(fn: _Main, args: Any, verbose: bool = False) -> bool:
     environment = os.environ
     if (size := int(environment.get("OMPI_COMM_WORLD_SIZE", 1))) > 1:
         local, rank = (int(environment[f"OMPI_COMM_WORLD_{of}RANK"]) for of in ("LOCAL_", ""))
-        _call_in_group(local, rank, size, "env://", fn, args, verbose)
+        _call_in_group(local, size, "env://", fn, args, verbose, rank)
     elif (size := torch.cuda.device_count()) > 1:
         with temporary_folder() as folder:
-            spawn(_call_on_device, (size, f"file://{folder}/group", fn, args, verbose), nprocs=size)
+            spawn(_call_in_group, (size, f"file://{folder}/group", fn, args, verbose), nprocs=size)
     else:
         if verbose:
             print("One process on one device")
@@ -213,11 +213,10 @@ def cli(fn: _Main, args: Any, verbose: bool = False) -> bool:
     return True
 
 
-def _call_on_device(rank: int, *others: Any) -> None:
-    _call_in_group(rank, rank, *others)
-
-
-def _call_in_group(local_rank: int, rank: int, size: int, address: str, fn: _Main, args: Any, verbose: bool) -> None:
+def _call_in_group(
+    local_rank: int, size: int, address: str, fn: _Main, args: Any, verbose: bool, rank: int | None = None
+) -> None:
+    rank = local_rank if rank is None else rank
     if torch.cuda.is_available():
         torch.cuda.set_device(local_rank)
     backend = "nccl" if torch.cuda.is_available() else "gloo"
