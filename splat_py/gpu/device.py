@@ -77,6 +77,8 @@ class Tuning:
     sort_threads: int = 256
     sort_items: int = 7
     sort_tile_bits: int = 4
+    # The most elements that one workgroup sorts or sums alone, in one dispatch.
+    alone: int = 4096
     # Threads of the loss's workgroups, each of which shares 210 bytes; 0 to sweep through buffers (kernels/loss_sweeps.slang).
     loss_threads: int = 128
     # How gradients add up: PerPixel, PerWave, PerGroup or PerIntersection (parallel/gradient_accumulation.slang).
@@ -102,6 +104,7 @@ _SOFTWARE_TUNING = Tuning(
     sort_threads=8,
     sort_items=512,
     sort_tile_bits=8,
+    alone=1 << 15,
     loss_threads=0,
     broadcast_from_lane=True,
     steps_ahead=0,

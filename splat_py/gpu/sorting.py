@@ -9,12 +9,9 @@ from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder
 from splat_py.gpu.sources import constant
 
-# Values that a workgroup of the prefix sum adds up at once, and the most such blocks that one workgroup does alone.
+# Values that a workgroup of the prefix sum adds up at once.
 _SCAN_BLOCK = constant("kernels/prefix_sum", "BLOCK")
-_BLOCKS_ALONE = 4
 _DIGIT_BITS = constant("kernels/radix_sort", "DIGIT_BITS")
-# The most tiles of pairs that one workgroup sorts alone.
-_TILES_ALONE = 2
 
 
 class PrefixSum:
@@ -25,7 +22,7 @@ class PrefixSum:
         # [count + 1] sums of all values before each, then the total; [1] the total again.
         self.offsets = device.memory.empty(count + 1, np.uint32)
         self.total = device.memory.empty(1, np.uint32)
-        self._threads = device.tuning.sort_threads
+        self._tuning = device.tuning
         # The total needs a place too: one more block if the values fill theirs.
         self._blocks = count // _SCAN_BLOCK + 1
         self.block_sums = device.memory.empty(self._blocks, np.uint32)
@@ -34,8 +31,8 @@ class PrefixSum:
         """Sum `values`, [count] uint32, into `offsets` and `total`."""
         blocks = self._blocks
         several = ("sumBlocks", blocks), ("scanBlockSums", 1), ("scanBlocks", blocks)
-        shape = {"THREADS": self._threads, "ITEMS": _SCAN_BLOCK // self._threads}
-        for entry, groups in several if blocks > _BLOCKS_ALONE else (("scanAll", 1),):
+        shape = {"THREADS": self._tuning.sort_threads, "ITEMS": _SCAN_BLOCK // self._tuning.sort_threads}
+        for entry, groups in several if self.count > self._tuning.alone else (("scanAll", 1),):
             recorder.dispatch("prefix_sum", entry, (groups, 1, 1), values=values, sums=self, **shape)
 
 
@@ -52,8 +49,7 @@ class RadixSort:
     def __init__(self, device: Device, capacity: int, *, values: bool = True) -> None:
         tuning = self._tuning = device.tuning
         self.capacity = capacity
-        tiles = -(-capacity // (tuning.sort_threads * tuning.sort_items))
-        self._blocks = 1 if tiles <= _TILES_ALONE else tuning.sort_blocks
+        self._blocks = 1 if capacity <= tuning.alone else tuning.sort_blocks
         kept = tuning.sort_threads if tuning.sort_tile_bits == _DIGIT_BITS else 0
         self._histogram = device.memory.empty(self._blocks * (1 + kept) << _DIGIT_BITS, np.uint32)
         empty = device.memory.empty

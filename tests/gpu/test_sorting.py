@@ -19,7 +19,7 @@ Uints = npt.NDArray[np.uint32]
 SCAN_BLOCK = constant("kernels/prefix_sum", "BLOCK")
 TUNINGS = {"GPU": _GPU_TUNING, "Vulkan": _VULKAN_TUNING, "software": _SOFTWARE_TUNING}
 # Tiles have 1,792, 896 and 4,096 pairs, and one workgroup sorts two of them alone.
-SIZES = [0, 1, 255, 256, 257, *(n + i for n in (896, 1792, 3584, 8192) for i in (-1, 0, 1)), 65537]
+SIZES = [0, 1, 255, 256, 257, *(n + i for n in (896, 1792, 4096, 32768) for i in (-1, 0, 1)), 65537]
 
 
 def check_prefix_sum(values: Uints) -> None:
