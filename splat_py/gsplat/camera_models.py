@@ -17,6 +17,7 @@ from splat_py.gpu.kernels import UserType
 from splat_py.gpu.tensors import check_shape, check_tensors
 from splat_py.gsplat.cameras import model_and_lenses
 from splat_py.gsplat.checks import refuse
+from splat_py.gsplat.lens_steps import finds_fisheye_ray, finds_pinhole_ray, ftheta_rays
 from splat_py.render.cameras import SHUTTERS, shutter_of
 from splat_py.render.checks import check_cameras, require_pixels
 from splat_py.shaders.functions import ShaderFunction
@@ -34,7 +35,10 @@ class BaseCameraModel:
     principal_points: Tensor  # [..., 2]
     focal_lengths: Tensor | None  # [..., 2]; None for f-theta
     rs_type: Any
+    _camera_model: str
     _model: str | UserType
+    # Coefficients of a pinhole's or a fisheye's lens, [..., 1, 12], or of an f-theta camera.
+    _lens: Any
     # Slang's `Camera`, without a pose; fields [..., 1, ·].
     _camera: dict[str, NDArray[Any]]
 
@@ -95,9 +99,12 @@ class BaseCameraModel:
 
     def _rays(self, image_points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Origins and unit directions [..., M, 3] in camera space of pixels' rays; and [..., M], True if there is one."""
+        if self._model == "FTheta":
+            directions, found = ftheta_rays(image_points - self.principal_points[..., None, :] - 0.5, self._lens)
+            return torch.zeros_like(directions), directions, found
         origins, directions = self._vectors(self._ray_of, "image_points", image_points, 2)
         directions = _unit(directions)
-        return origins, directions, (directions != 0).any(-1) & self._is_in_view(directions)
+        return origins, directions, (directions != 0).any(-1) & self._finds_ray(image_points)
 
     # Functions of slang/splat/camera_model.slang, found once.
 
@@ -122,15 +129,27 @@ class BaseCameraModel:
         result = function(self._camera, _as_numpy(points))
         return [torch.from_numpy(v).to(points.device) for v in (result.values() if isinstance(result, dict) else [result])]
 
+    def _finds_ray(self, image_points: Tensor) -> Tensor | bool:
+        if self.focal_lengths is None or self._camera_model == "ortho":
+            return True
+        focal = self.focal_lengths[..., None, :]
+        slopes = (image_points - self.principal_points[..., None, :]) / focal
+        if self._camera_model == "pinhole":
+            return finds_pinhole_ray(slopes, self._lens)
+        widest = (focal.new_tensor([self.width, self.height]) / 2 / focal).amax(-1)
+        return finds_fisheye_ray(slopes, self._lens, self._largest_angle(focal), widest)
+
     def _is_in_view(self, rays: Tensor) -> Tensor | bool:
-        """True for rays [..., M, 3] up to the angle at which an equidistant lens would see the corner farthest from its axis,
-        where gsplat's fisheyes end."""
+        """True for rays [..., M, 3] up to the angle at which gsplat's fisheyes end."""
         if self._model != "Fisheye" or self.focal_lengths is None:
             return True
-        size = self.principal_points.new_tensor([self.width, self.height])
-        radius = torch.maximum(self.principal_points, size - self.principal_points).norm(dim=-1)
-        largest = radius / self.focal_lengths.amin(-1)
-        return torch.atan2(rays[..., :2].norm(dim=-1), rays[..., 2]) < largest[..., None]
+        angles = torch.atan2(rays[..., :2].norm(dim=-1), rays[..., 2])
+        return angles < self._largest_angle(self.focal_lengths[..., None, :])
+
+    def _largest_angle(self, focal: Tensor) -> Tensor:
+        """The angle [..., 1] at which an equidistant lens would see the corner farthest from its axis."""
+        size, at = focal.new_tensor([self.width, self.height]), self.principal_points[..., None, :]
+        return torch.maximum(at, size - at).norm(dim=-1) / focal.amin(-1)
 
 
 def _rotated(quats: Tensor, v: Tensor) -> Tensor:
@@ -204,13 +223,16 @@ def create_camera_model(
     given: dict[str, Any] = {name: None if numbers is None else numbers[..., None, :] for name, numbers in coefficients.items()}
     check_cameras(viewmats[..., :0, 0, :3], viewmats, Ks, camera_model, coefficients=given)
     given |= {"ftheta_coeffs": ftheta_coeffs, "external_distortion_coeffs": external_distortion_coeffs, "global_z_order": True}
-    sizes = {"width": width, "height": height}
-    model, lenses = model_and_lenses(SimpleNamespace(camera_model=camera_model, viewmats=viewmats, **sizes, **given))
-    lens = np.zeros(12, np.float32) if lenses is None else _as_numpy(lenses)
+    given |= {"camera_model": camera_model, "viewmats": viewmats, "width": int(width), "height": int(height)}
+    model, lenses = model_and_lenses(SimpleNamespace(**given))
+    lens = viewmats.new_zeros(*lead, 1, 12) if lenses is None else lenses
     camera = {"rotation": np.eye(3), "translation": np.zeros(3)}
     camera |= {"focal": _as_numpy(focal[..., None, :]), "principal": _as_numpy(principal_points[..., None, :])}
-    camera |= dict(zip(("radial", "radialMore", "tangential", "thinPrism"), np.split(lens, (3, 6, 8), -1), strict=True))
-    return BaseCameraModel(int(width), int(height), principal_points, focal_lengths, rs_type, model, camera)
+    coefficients_of = np.split(_as_numpy(lens), (3, 6, 8), -1)
+    camera |= dict(zip(("radial", "radialMore", "tangential", "thinPrism"), coefficients_of, strict=True))
+    bends = ftheta_coeffs if camera_model == "ftheta" else lens
+    placed = int(width), int(height), principal_points, focal_lengths, rs_type
+    return BaseCameraModel(*placed, camera_model, model, bends, camera)
 
 
 def _as_numpy(tensor: Tensor) -> NDArray[Any]:

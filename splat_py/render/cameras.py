@@ -169,18 +169,22 @@ def ftheta_coefficients(coeffs: Any, viewmats: Tensor, width: int, height: int) 
         raise SplatError(f"ftheta_coeffs.reference_poly is {shown(reference)}; give an FThetaPolynomialType, 0 or 1")
     gives_angles = reference == 0
     polynomial = "pixeldist_to_angle_poly" if gives_angles else "angle_to_pixeldist_poly"
-    parts = []
-    for name, shape in ((polynomial, (6,)), ("max_angle", ()), ("linear_cde", (3,))):
-        try:
-            given = torch.as_tensor(getattr(coeffs, name, None)).to(viewmats)
-        except (TypeError, ValueError, RuntimeError):
-            given = torch.empty(0)
-        if given.shape != shape or not torch.isfinite(given).all():
-            raise SplatError(f"ftheta_coeffs.{name} is missing or wrong; give {math.prod(shape)} finite numbers")
-        parts.append(given)
+    shapes: dict[str, tuple[int, ...]] = {polynomial: (6,), "max_angle": (), "linear_cde": (3,)}
+    parts = [ftheta_numbers(coeffs, name, shape, viewmats) for name, shape in shapes.items()]
     used: tuple[float, float] = Untransformed.apply(_ftheta_range, polynomial, parts, width + height)
     ends = viewmats.new_tensor([used[0], gives_angles]), viewmats.new_tensor([used[1]])
     return torch.cat([parts[0], ends[0], parts[2], ends[1]]).expand(*viewmats.shape[:-2], LENS)
+
+
+def ftheta_numbers(coeffs: Any, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Return the f-theta coefficients of this name and shape, as a tensor like `like`; SplatError if one is wrong."""
+    try:
+        given = torch.as_tensor(getattr(coeffs, name, None)).to(like)
+    except (TypeError, ValueError, RuntimeError):
+        given = torch.empty(0)
+    if given.shape != shape or not torch.isfinite(given).all():
+        raise SplatError(f"ftheta_coeffs.{name} is missing or wrong; give {math.prod(shape)} finite numbers")
+    return given
 
 
 def _ftheta_range(polynomial: str, parts: list[Tensor], most: float) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from tests.shaders.camera_models import Project, bent, fisheye, ftheta, opencv_p
 
 WIDTH, HEIGHT = 48, 30
 FOCAL, PRINCIPAL = torch.tensor([[30.0, 32], [26, 25]]), torch.tensor([[24.0, 15], [23, 16]])
-FTHETA = FThetaCameraDistortionParameters(1, (0,) * 6, (0, 20, 0.5, 0, 0, 0), 1.2, (1.01, 0.02, 0.01))
+FTHETA = FThetaCameraDistortionParameters(1, (0, 0.0495, -5.5e-5, 0, 0, 0), (0, 20, 0.5, 0, 0, 0), 1.2, (1.01, 0.02, 0.01))
 LENS = {
     "radial_coeffs": torch.tensor([[0.1, 0.02, 0, 0, 0, 0], [-0.1, 0, 0, 0, 0, 0]]),
     "tangential_coeffs": torch.tensor([[0.01, -0.02], [0, 0]]),
@@ -122,6 +122,39 @@ def test_fisheyes_end_at_the_corner() -> None:
     angles = torch.tensor([0.99, 1.01])
     rays = torch.stack([angles.sin(), 0 * angles, angles.cos()], -1)
     assert seeing.camera_ray_to_image_point(rays, 10.0)[1].tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("model", "lens", "slopes", "found"),
+    [
+        # The lens folds at the slope 0.7698; five steps from 0.765 do not reach the slope before it.
+        ("pinhole", {"radial_coeffs": torch.tensor([-0.25, 0, 0, 0, 0, 0])}, [0.7, 0.765, 0.8], [True, False, False]),
+        ("fisheye", {}, [1.4, 1.43], [True, False]),
+        # It folds at the angle 1.0, whose slope is 2/3.
+        ("fisheye", {"radial_coeffs": torch.tensor([-1 / 3, 0, 0, 0])}, [0.65, 0.68], [True, False]),
+    ],
+)
+def test_rays_end_where_gsplats_do(model: str, lens: dict[str, Tensor], slopes: list[float], found: list[bool]) -> None:
+    seeing = create_camera_model(model, 100, 100, torch.tensor([50.0, 50]), torch.tensor([50.0, 50]), **lens)
+    pixels = torch.tensor([[50 + 50 * slope, 50] for slope in slopes])
+    assert seeing.image_point_to_camera_ray(pixels)[1].tolist() == found
+
+
+def test_ftheta_has_rays_beyond_its_largest_angle() -> None:
+    """But none if the inverse polynomial is so far off that three steps are too few."""
+    pixels = torch.tensor([[61.0, 31], [91.0, 31]])
+    for inverse, found in (((0, 0.02, 0, 0, 0, 0), [True, True]), ((0, 0.04, 0, 0, 0, 0), [False, False])):
+        coeffs = FThetaCameraDistortionParameters(1, inverse, (0, 45, 5, 0, 0, 0), 0.8, (1, 0, 0))
+        seeing = create_camera_model("ftheta", 100, 60, torch.tensor([30.5, 30.5]), None, ftheta_coeffs=coeffs)
+        rays, valid = seeing.image_point_to_camera_ray(pixels)
+        assert valid.tolist() == found
+        if all(found):
+            angles = torch.atan2(rays[:, 0], rays[:, 2])
+            torch.testing.assert_close(45 * angles + 5 * angles**2, torch.tensor([30.0, 60]))
+            assert angles[1] > 0.8 and not rays[:, 1].any()
+    broken = FThetaCameraDistortionParameters(1, (0, 1), (0, 45, 5, 0, 0, 0), 0.8, (1, 0, 0))
+    seeing = create_camera_model("ftheta", 100, 60, torch.ones(2), None, ftheta_coeffs=broken)
+    refused("ftheta_coeffs.pixeldist_to_angle_poly is missing or wrong", seeing.image_point_to_camera_ray, pixels)
 
 
 @pytest.mark.parametrize(
