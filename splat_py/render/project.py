@@ -39,7 +39,9 @@ class Projection:
     def record(self, recorder: Recorder) -> None:
         """Write `splats`."""
         recorder.stage("project")
-        self._dispatch(recorder, "projectForward", linear_groups(self.splats.count))
+        # Packed splats are no longer to be marked.
+        flags = recorder.scratch((0,), np.uint32) if self.splats.ids.packed else None
+        self._dispatch(recorder, "projectForward", linear_groups(self.splats.count), pairs=0, is_visible=flags)
         if self.splats.rays is not None:
             self._dispatch(recorder, "findRays", self._pixel_groups, rays=self.splats.rays)
 
@@ -99,14 +101,14 @@ class Projection:
             shared.record_sum(recorder)
 
     def record_visible(self, recorder: Recorder, visible: PrefixSum) -> None:
-        """Count the visible splats of all cameras and Gaussians; `splats` may be empty."""
+        """Count the visible splats of all cameras and Gaussians; `splats` is empty and packed."""
         recorder.stage("project")
         flags = recorder.scratch((visible.count,), np.uint32)
-        self._dispatch(recorder, "findVisible", linear_groups(visible.count), pairs=visible.count, is_visible=flags)
+        self._dispatch(recorder, "projectForward", linear_groups(visible.count), pairs=visible.count, is_visible=flags)
         visible.record(recorder, flags)
 
-    def record_packing(self, recorder: Recorder, visible: PrefixSum, ids: SplatIds) -> None:
-        """Write `ids`, after `record_visible`."""
+    def record_packing(self, recorder: Recorder, visible: PrefixSum) -> None:
+        """Write the splats' ids, after `record_visible`."""
         recorder.dispatch(
             "pack",
             "packVisible",
@@ -115,19 +117,23 @@ class Projection:
             gaussians_per_scene=self.gaussians.per_scene,
             images_per_scene=self.cameras.per_scene,
             visible_before=visible.offsets,
-            packed=ids,
+            packed=self.splats.ids,
         )
 
     def pack(self, device: Device) -> Self:
         """Return the same projection with packed splats, after reading their number back from the device."""
+
+        def packed(count: int) -> Self:
+            ids = SplatIds.empty(device, count, self.cameras.count)
+            return replace(self, splats=Splats.empty(device, count, options=self.options, ids=ids))
+
         visible = PrefixSum(device, self.cameras.count * self.gaussians.per_scene)
         with device.recording() as recorder:
-            self.record_visible(recorder, visible)
-        count = int(visible.total.numpy()[0])
-        ids = SplatIds.empty(device, count, self.cameras.count)
+            packed(0).record_visible(recorder, visible)
+        work = packed(int(visible.total.numpy()[0]))
         with device.recording() as recorder:
-            self.record_packing(recorder, visible, ids)
-        return replace(self, splats=Splats.empty(device, count, options=self.options, ids=ids))
+            work.record_packing(recorder, visible)
+        return work
 
     @property
     def _pixel_groups(self) -> tuple[int, int, int]:

@@ -364,9 +364,9 @@ def _record_projection(
     splats = replace(splats, rays=rays)
     projection = Projection(gaussians, cameras, splats, options)
     if ids.packed:
-        visible, dense = PrefixSum(DEVICE, 8), replace(projection, splats=Splats.empty(DEVICE, 8))
-        dense.record_visible(recorder, visible)
-        dense.record_packing(recorder, visible, PACKED)
+        visible = PrefixSum(DEVICE, 8)
+        projection.record_visible(recorder, visible)
+        projection.record_packing(recorder, visible)
     projection.record(recorder)
     v_depths, v_cameras = StridedRows(splats.depths, 1), empty((1, cameras.row_length))
     projection.record_backward(recorder, V_SPLATS, v_depths, gaussians, v_cameras, rays)
