@@ -68,6 +68,7 @@ class Projection:
                 d_splats=tangents.splats,
                 d_rays=tangents.splats.rays,
                 D_GAUSSIANS=tangents.gaussians.count > 0,
+                ProjectionWay=self.way,
             )
 
     def record_backward(
@@ -136,6 +137,13 @@ class Projection:
         return work
 
     @property
+    def way(self) -> str:
+        """The `IProjection` of slang/kernels/projection.slang."""
+        if self.options.with_ut:
+            return "BySigmaPoints"
+        return f"{'Rolling' * self.cameras.rolling}By{'Covariance' if self.gaussians.has_covars else 'Jacobian'}"
+
+    @property
     def _pixel_groups(self) -> tuple[int, int, int]:
         return *linear_groups(self.cameras.width * self.cameras.height)[:2], self.cameras.count
 
@@ -149,6 +157,7 @@ class Projection:
             splats=self.splats,
             ids=self.splats.ids,
             options=self.options,
+            ProjectionWay=self.way,
             **arguments,
         )
 
