@@ -123,15 +123,13 @@ class Projection:
 
     def pack(self, device: Device) -> Self:
         """Return the same projection with packed splats, after reading their number back from the device."""
-
-        def packed(count: int) -> Self:
-            ids = SplatIds.empty(device, count, self.cameras.count)
-            return replace(self, splats=Splats.empty(device, count, options=self.options, ids=ids))
-
         visible = PrefixSum(device, self.cameras.count * self.gaussians.per_scene)
+        none = SplatIds(*[device.memory.empty(0, np.uint32)] * 3)
         with device.recording() as recorder:
-            packed(0).record_visible(recorder, visible)
-        work = packed(int(visible.total.numpy()[0]))
+            replace(self, splats=replace(self.splats, ids=none)).record_visible(recorder, visible)
+        count = int(visible.total.numpy()[0])
+        ids = SplatIds.empty(device, count, self.cameras.count)
+        work = replace(self, splats=Splats.empty(device, count, options=self.options, ids=ids))
         with device.recording() as recorder:
             work.record_packing(recorder, visible)
         return work
