@@ -100,6 +100,7 @@ class BaseCameraModel:
     def _rays(self, image_points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Origins and unit directions [..., M, 3] in camera space of pixels' rays; and [..., M], True if there is one."""
         if self._model == "FTheta":
+            self._shape_of("image_points", image_points, 2)
             directions, found = ftheta_rays(image_points - self.principal_points[..., None, :] - 0.5, self._lens)
             return torch.zeros_like(directions), directions, found
         origins, directions = self._vectors(self._ray_of, "image_points", image_points, 2)
@@ -118,16 +119,20 @@ class BaseCameraModel:
 
     def _vectors(self, function: ShaderFunction, name: str, points: Tensor, numbers: int) -> list[Tensor]:
         """Call a function, which returns vectors of three, for each of the points [..., M, numbers]."""
-        check_tensors({name: points})
-        cameras, shape = self.principal_points.shape[:-1], None
-        with suppress(RuntimeError):
-            shape = torch.broadcast_shapes(points.shape[:-1], (*cameras, 1))
-        if shape is None or points.shape[-1:] != (numbers,):
-            raise SplatError(f"{name} has shape {list(points.shape)}; expected [..., M, {numbers}] for cameras {list(cameras)}")
+        shape = self._shape_of(name, points, numbers)
         if 0 in shape:
             return [points.new_zeros(*shape, 3)] * 2
         result = function(self._camera, _as_numpy(points))
         return [torch.from_numpy(v).to(points.device) for v in (result.values() if isinstance(result, dict) else [result])]
+
+    def _shape_of(self, name: str, points: Tensor, numbers: int) -> torch.Size:
+        """Return [..., M] of points [..., M, numbers]; SplatError if they do not fit the cameras."""
+        check_tensors({name: points})
+        cameras = self.principal_points.shape[:-1]
+        with suppress(RuntimeError):
+            if points.shape[-1:] == (numbers,):
+                return torch.broadcast_shapes(points.shape[:-1], (*cameras, 1))
+        raise SplatError(f"{name} has shape {list(points.shape)}; expected [..., M, {numbers}] for cameras {list(cameras)}")
 
     def _finds_ray(self, image_points: Tensor) -> Tensor | bool:
         if self.focal_lengths is None or self._camera_model == "ortho":

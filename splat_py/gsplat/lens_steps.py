@@ -77,7 +77,8 @@ def _smallest_root(polynomial: Tensor) -> Tensor:
 
 def ftheta_rays(offsets: Tensor, coeffs: Any) -> tuple[Tensor, Tensor]:
     """Unit directions [..., M, 3] in camera space in which f-theta's pixels look, at `offsets` [..., M, 2] from the axis; and
-    [..., M], True unless three steps from the other polynomial's angle do not find it. The largest angle plays no part."""
+    [..., M], True unless three steps from the other polynomial's angle do not find it. The axis then takes its place, as in
+    gsplat. The largest angle plays no part."""
     sizes = {"linear_cde": 3, "pixeldist_to_angle_poly": 6, "angle_to_pixeldist_poly": 6}
     (c, d, e), to_angle, to_distance = (ftheta_numbers(coeffs, name, (size,), offsets).detach() for name, size in sizes.items())
     x, y = offsets.unbind(-1)
@@ -89,7 +90,8 @@ def ftheta_rays(offsets: Tensor, coeffs: Any) -> tuple[Tensor, Tensor]:
         slope = to_distance[1:] * torch.arange(1, len(to_distance)).to(to_distance)
         angles, found = _solved(partial(_value, to_distance), partial(_value, slope), distances, angles, _FTHETA_STEPS)
     across = v * (angles.sin() / distances.clamp(min=1e-9))[..., None]
-    return torch.cat([across, angles.cos()[..., None]], -1), found
+    rays = torch.cat([across, angles.cos()[..., None]], -1)
+    return torch.where(found[..., None], rays, rays.new_tensor([0, 0, 1])), found
 
 
 Function = Callable[[Tensor], Tensor]

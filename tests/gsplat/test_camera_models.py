@@ -182,6 +182,7 @@ def test_points_are_checked_and_may_be_few() -> None:
     seeing, still = camera("pinhole"), torch.eye(7)[3].expand(2, -1)
     for points in (torch.ones(2, 5, 2), torch.ones(3, 5, 3)):
         refused(r"camera_ray has shape .*; expected \[..., M, 3\] for cameras \[2\]", seeing.camera_ray_to_image_point, points)
+    refused(r"image_points has shape", camera("f-theta").image_point_to_camera_ray, torch.ones(2, 5, 3))
     refused("image_points has dtype torch.float64", seeing.image_point_to_camera_ray, torch.ones(2, 5, 2).double())
     wrong = torch.ones(2, 5, 2), still, still[:, :6]
     refused(r"pose_end has shape \[2, 6\]", seeing.image_point_to_world_ray_shutter_pose, *wrong)
