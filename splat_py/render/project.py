@@ -68,7 +68,7 @@ class Projection:
                 d_splats=tangents.splats,
                 d_rays=tangents.splats.rays,
                 D_GAUSSIANS=tangents.gaussians.count > 0,
-                ProjectionWay=self.way,
+                **self._way,
             )
 
     def record_backward(
@@ -135,11 +135,13 @@ class Projection:
         return work
 
     @property
-    def way(self) -> str:
-        """The `IProjection` of slang/kernels/projection.slang."""
+    def _way(self) -> dict[str, str]:
+        """The `ProjectionWay` of slang/kernels/projection.slang, unless it is the default, `ByJacobian`."""
         if self.options.with_ut:
-            return "BySigmaPoints"
-        return f"{'Rolling' * self.cameras.rolling}By{'Covariance' if self.gaussians.has_covars else 'Jacobian'}"
+            way = "BySigmaPoints"
+        else:
+            way = f"{'Rolling' * self.cameras.rolling}By{'Covariance' if self.gaussians.has_covars else 'Jacobian'}"
+        return {} if way == "ByJacobian" else {"ProjectionWay": way}
 
     @property
     def _pixel_groups(self) -> tuple[int, int, int]:
@@ -155,7 +157,7 @@ class Projection:
             splats=self.splats,
             ids=self.splats.ids,
             options=self.options,
-            ProjectionWay=self.way,
+            **self._way,
             **arguments,
         )
 
