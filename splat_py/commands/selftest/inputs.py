@@ -22,8 +22,9 @@ GAUSSIANS = 36
 # Splats of the crowded tile, several batches of any kernel; gradients of every 16th are compared.
 CROWD, CROWD_EVERY = 3000, 16
 CROWD_SIDE = 12
-# Keys to sort and values to sum, more than one block on every device.
-KEYS, VALUES = 10_000, 9_000
+# Keys to sort and values to sum, more than one workgroup does alone on any device; every 4th and every 64th result is compared.
+KEYS, KEYS_EVERY = 40_000, 4
+VALUES, VALUES_EVERY = 36_000, 64
 BLOBS = 20
 VOLUME_BOX = ((-1.0, -0.8, -1.2), (1.0, 0.9, 1.1))
 VOLUME_SIZE = (5, 4, 6)

@@ -130,7 +130,7 @@ def _prefix_sum(device: Device, stored: Arrays) -> Arrays:
     total = PrefixSum(device, inputs.VALUES)
     with device.recording() as recorder:
         total.record(recorder, values)
-    return {"offsets": total.offsets.numpy()[::16], "total": total.total.numpy()}
+    return {"offsets": total.offsets.numpy()[:: inputs.VALUES_EVERY], "total": total.total.numpy()}
 
 
 def _radix_sort(device: Device, stored: Arrays) -> Arrays:
@@ -140,7 +140,7 @@ def _radix_sort(device: Device, stored: Arrays) -> Arrays:
     sort = RadixSort(device, inputs.KEYS)
     with device.recording() as recorder:
         (_, order), _ = sort.record(recorder, pairs, array(np.array([inputs.KEYS], np.uint32)), bits=20)
-    return {"order": order.numpy()}
+    return {"order": order.numpy()[:: inputs.KEYS_EVERY]}
 
 
 def _project(options: Options, device: Device, stored: Arrays) -> Arrays:
