@@ -50,7 +50,7 @@ def finds_pinhole_ray(slopes: Tensor, lens: Tensor) -> Tensor:
 def finds_fisheye_ray(slopes: Tensor, lens: Tensor, largest: Tensor, widest: Tensor) -> Tensor:
     """True for distorted slopes [..., M, 2] whose angles twenty steps find, for a fisheye [..., 1, 12] that ends at the angle
     `largest` [..., 1] or at its fold. The first guess is in proportion to that angle at the slope `widest` [..., 1]."""
-    # Of the angle's square: the distorted slope divided by the angle, and its derivative.
+    # Polynomials in the angle's square: the distorted slope over the angle, and the distorted slope's derivative.
     ratio = torch.cat([torch.ones_like(lens[..., :1]), lens[..., :4]], -1)
     slope = ratio * ratio.new_tensor([1, 3, 5, 7, 9])
     largest = torch.minimum(largest, _smallest_root(slope).sqrt())

@@ -102,7 +102,7 @@ class Projection:
             shared.record_sum(recorder)
 
     def record_visible(self, recorder: Recorder, visible: PrefixSum) -> None:
-        """Count the visible splats of all cameras and Gaussians; `splats` is empty and packed."""
+        """Count the visible splats of all cameras and Gaussians; `splats` are packed, and may be none yet."""
         recorder.stage("project")
         flags = recorder.scratch((visible.count,), np.uint32)
         self._dispatch(recorder, "projectForward", linear_groups(visible.count), pairs=visible.count, is_visible=flags)

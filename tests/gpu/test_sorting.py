@@ -18,8 +18,8 @@ Uints = npt.NDArray[np.uint32]
 
 SCAN_BLOCK = constant("kernels/prefix_sum", "BLOCK")
 TUNINGS = {"GPU": _GPU_TUNING, "Vulkan": _VULKAN_TUNING, "software": _SOFTWARE_TUNING}
-# Tiles have 1,792, 896 and 4,096 pairs, and one workgroup sorts two of them alone.
-SIZES = [0, 1, 255, 256, 257, *(n + i for n in (896, 1792, 4096, 32768) for i in (-1, 0, 1)), 65537]
+# Tiles have 1,792, 896 and 4,096 pairs. One workgroup sorts 4,096 alone, or in software 32,768.
+SIZES = [0, 1, 255, 256, 257, *(n + i for n in (896, 1792, 3584, 4096, 8192, 32768) for i in (-1, 0, 1)), 65537]
 
 
 def check_prefix_sum(values: Uints) -> None:

@@ -141,7 +141,7 @@ def test_rays_end_where_gsplats_do(model: str, lens: dict[str, Tensor], slopes: 
 
 
 def test_ftheta_has_rays_beyond_its_largest_angle() -> None:
-    """But none if the inverse polynomial is so far off that three steps are too few."""
+    """It has none if the inverse polynomial is so far off that three steps are too few."""
     pixels = torch.tensor([[61.0, 31], [91.0, 31]])
     for inverse, found in (((0, 0.02, 0, 0, 0, 0), [True, True]), ((0, 0.04, 0, 0, 0, 0), [False, False])):
         coeffs = FThetaCameraDistortionParameters(1, inverse, (0, 45, 5, 0, 0, 0), 0.8, (1, 0, 0))
