@@ -158,18 +158,14 @@ class Array:
         self.nbytes = self.size * dtype.itemsize
         self.buffer = memory.take(self.nbytes) if buffer is None else buffer
         self.memory = memory
-        # The array that this one is a view of.
-        self._owner: Array | None = None
-        if buffer is None:
-            weakref.finalize(self, memory.give_back, self.buffer).atexit = False
+        # Views have it, too.
+        self._lease = _Lease(memory, self.buffer) if buffer is None else None
 
     @property
     def as_uint32(self) -> "Array":
         """The same memory as uint32: for kernels that add to floats by compare-and-swap."""
         view = copy(self)
         view.dtype = np.dtype(np.uint32)
-        # Keeps this array, and so its buffer, alive.
-        view._owner = self
         return view
 
     def numpy(self) -> NDArray:
@@ -213,6 +209,17 @@ class Array:
             np.copyto(np.asarray(_HostView(self)), values.reshape(self.shape))
         else:
             self.buffer.copy_from_numpy(values)
+
+
+class _Lease:
+    """Returns a buffer to its pool when no array has it any more."""
+
+    def __init__(self, memory: Memory, buffer: spy.Buffer) -> None:
+        self._memory = memory
+        self._buffer = buffer
+
+    def __del__(self) -> None:
+        self._memory.give_back(self._buffer)
 
 
 class _HostView:

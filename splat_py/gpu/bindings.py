@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
+from itertools import chain
 from numbers import Integral, Real
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import slangpy as spy
@@ -30,31 +31,42 @@ _WORD = re.compile(r"(?<=[a-z0-9])([A-Z])(?=([a-z])?)")
 
 # By a buffer's element type: an array's dtypes, and the multiple that its size must be.
 ELEMENTS = {
-    "float": ((np.float32,), 1),
-    "float2": ((np.float32,), 2),
-    "float4": ((np.float32,), 4),
-    "uint": ((np.uint32,), 1),
-    "uint2": ((np.uint32,), 2),
-    "int": ((np.int32,), 1),
+    "float": ((np.dtype(np.float32),), 1),
+    "float2": ((np.dtype(np.float32),), 2),
+    "float4": ((np.dtype(np.float32),), 4),
+    "uint": ((np.dtype(np.uint32),), 1),
+    "uint2": ((np.dtype(np.uint32),), 2),
+    "int": ((np.dtype(np.int32),), 1),
     # Four floats (kernels/cpu/fields.slang).
-    "uint64_t2": ((np.float32,), 4),
+    "uint64_t2": ((np.dtype(np.float32),), 4),
     # Two floats, or four halves.
-    "uint64_t": ((np.float32, np.uint32), 2),
+    "uint64_t": ((np.dtype(np.float32), np.dtype(np.uint32)), 2),
 }
 
 
-def _is_integer(value: Any, low: int, high: int) -> bool:
-    is_integer = type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
-    return is_integer and low <= value <= high
+def _is_integer(value: Any) -> bool:
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
 # By a uniform's type: a test for values that fit, and a description of them.
 SCALARS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "float": (lambda value: type(value) is float or (isinstance(value, Real) and not isinstance(value, bool)), "a number"),
-    "uint": (lambda value: _is_integer(value, 0, (1 << 32) - 1), "an integer from 0 to 2³² - 1"),
-    "int": (lambda value: _is_integer(value, -(1 << 31), (1 << 31) - 1), "an integer from -2³¹ to 2³¹ - 1"),
+    "uint": (lambda value: _is_integer(value) and 0 <= value < 1 << 32, "an integer from 0 to 2³² - 1"),
+    "int": (lambda value: _is_integer(value) and -(1 << 31) <= value < 1 << 31, "an integer from -2³¹ to 2³¹ - 1"),
     "uint2": (lambda value: isinstance(value, spy.uint2), "a uint2"),
 }
+
+
+class _Part(NamedTuple):
+    """A buffer or a number in an argument."""
+
+    attributes: tuple[str, ...]  # lead to it from the argument's value
+    name: str  # the global's, a field's after a dot
+    flat: str  # the same as compilers flatten it: `struct_field`
+    type: str  # a number's, or that of a buffer's elements
+    dtypes: tuple[np.dtype, ...]  # a buffer's
+    length: int  # a buffer has a multiple of it; 0 for a number
+    fits: Callable[[Any], bool]  # a number
 
 
 @dataclass(frozen=True)
@@ -75,33 +87,41 @@ class Bindings:
         return cls(f"{module}.{entry}", declared(path), mentioned(path, entry, types))
 
     @cached_property
-    def _arguments(self) -> dict[str, list[tuple[tuple[str, ...], str, bool]]]:
-        """By argument: the attributes that lead to each buffer and number in it, the global's name, and True for a buffer."""
-        found: dict[str, list[tuple[tuple[str, ...], str, bool]]] = {}
-        for name in (*self.known.buffers, *self.known.uniforms):
+    def _arguments(self) -> dict[str, list[_Part]]:
+        """All buffers and numbers by argument."""
+        found: dict[str, list[_Part]] = {}
+        for name, kind in (self.known.buffers | self.known.uniforms).items():
             argument, *attributes = (in_python(part) for part in name.split("."))
-            found.setdefault(argument, []).append((tuple(attributes), name, name in self.known.buffers))
+            dtypes, length = ELEMENTS[kind] if name in self.known.buffers else ((), 0)
+            fits, _ = SCALARS.get(kind, (bool, ""))
+            part = _Part(tuple(attributes), name, name.replace(".", "_"), kind, dtypes, length, fits)
+            found.setdefault(argument, []).append(part)
         return found
 
     @cached_property
-    def _parts(self) -> dict[str, list[tuple[tuple[str, ...], str, bool]]]:
+    def _parts(self) -> dict[str, list[_Part]]:
         """`_arguments` without what the entry point does not need, which costs as much to bind."""
         needed = self.needed.buffers.keys() | self.needed.uniforms.keys()
-        return {argument: [part for part in parts if part[1] in needed] for argument, parts in self._arguments.items()}
+        return {argument: [part for part in parts if part.name in needed] for argument, parts in self._arguments.items()}
 
-    def values(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Uniform], dict[str, Array | None]]:
-        """Return the needed uniforms and buffers of a dispatch by their names; BindingError if an argument lacks one, or has an
-        array that its struct lacks."""
+    @cached_property
+    def _needed_arguments(self) -> set[str]:
+        return {argument for argument, parts in self._parts.items() if parts}
+
+    def values(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Uniform], dict[str, Array]]:
+        """Return the needed uniforms and buffers of a dispatch by their flattened names; BindingError if an argument is not
+        known, is missing, lacks one, is not of the kernel's type, or has an array that its struct lacks."""
         uniforms: dict[str, Uniform] = {}
-        buffers: dict[str, Array | None] = {}
+        buffers: dict[str, Array] = {}
         for argument, value in arguments.items():
-            if argument == "options" and argument not in self._arguments:
-                # Here, `options` only sets `extern` names.
-                continue
-            if argument not in self._arguments:
-                known = ", ".join(self._arguments) or "none"
+            parts = self._parts.get(argument)
+            if parts is None:
+                if argument == "options":
+                    # Here, `options` only sets `extern` names.
+                    continue
+                known = ", ".join(self._parts) or "none"
                 raise BindingError(f"{self.kernel}: there is no argument {argument}; its arguments are {known}")
-            for attributes, name, is_buffer in self._parts[argument]:
+            for attributes, name, flat, kind, dtypes, length, fits in parts:
                 found = value
                 for attribute in attributes:
                     if found is None:
@@ -109,63 +129,48 @@ class Bindings:
                     # Properties cost time: read each only once.
                     found = getattr(found, attribute, _LACKING)
                     if found is _LACKING:
-                        kind = type(value).__name__
-                        raise BindingError(f"{self.kernel}: {argument} is a {kind} without {attribute}, for {name}")
-                if is_buffer:
-                    buffers[name] = found
-                elif found is not None or (value is None and attributes):
-                    uniforms[name] = 0 if found is None else found
-            self._check_fields(argument, type(value))
+                        given = type(value).__name__
+                        raise BindingError(f"{self.kernel}: {argument} is a {given} without {attribute}, for {name}")
+                if length:
+                    if found is None:
+                        continue
+                    if found.dtype not in dtypes or found.size % length:
+                        given = f"{found.dtype} {list(found.shape)}"
+                        raise BindingError(f"{self.kernel}: buffer {name} is {given}; its elements are of type {kind}")
+                    buffers[flat] = found
+                else:
+                    if value is None and attributes:
+                        found = 0
+                    if not fits(found):
+                        raise BindingError(f"{self.kernel}: uniform {name} is {found!r}; it must be {SCALARS[kind][1]}")
+                    uniforms[flat] = found
+            if (argument, type(value)) not in self._checked:
+                self._check_fields(argument, type(value))
+        if not self._needed_arguments <= arguments.keys():
+            self._refuse_missing(arguments)
         return uniforms, buffers
 
     def _check_fields(self, argument: str, kind: type) -> None:
-        """Check once per class of a value that the struct has all its array fields."""
-        if (argument, kind) in self._checked:
-            return
+        """Check that a value's class has no array fields that its struct lacks."""
         arrays = {field.name for field in (fields(kind) if is_dataclass(kind) else ()) if field.type in ("Array", Array)}
-        unknown = arrays - {attributes[0] for attributes, *_ in self._arguments[argument] if attributes}
+        unknown = arrays - {part.attributes[0] for part in self._arguments[argument] if part.attributes}
         if unknown:
             raise BindingError(f"{self.kernel}: {argument} is a {kind.__name__}; its struct lacks {', '.join(sorted(unknown))}")
         self._checked.add((argument, kind))
 
-    @cached_property
-    def flat(self) -> dict[str, str]:
-        """The names of buffers and numbers as compilers flatten them: `struct_field`."""
-        return {name: name.replace(".", "_") for name in (*self.known.buffers, *self.known.uniforms)}
+    def _refuse_missing(self, arguments: Mapping[str, Any]) -> None:
+        parts = [part for argument in sorted(self._needed_arguments - arguments.keys()) for part in self._parts[argument]]
+        missing = (f"{'buffer' if part.length else 'uniform'} {part.name} ({part.type}) is missing" for part in parts)
+        raise BindingError(f"{self.kernel}: {', '.join(missing)}; its arguments are {', '.join(self._parts)}")
 
     @cached_property
     def paths(self) -> dict[str, tuple[tuple[str, ...], str]]:
         """By flattened name, the path to a buffer or a number: the global and its fields, and then the last field."""
         found = {}
-        for name, flat in self.flat.items():
-            *path, field = ["params", name] if name in self.known.block else name.split(".")
-            found[flat] = tuple(path), field
+        for part in chain.from_iterable(self._arguments.values()):
+            *path, field = ["params", part.name] if part.name in self.known.block else part.name.split(".")
+            found[part.flat] = tuple(path), field
         return found
-
-    def check(self, uniforms: Mapping[str, Uniform], buffers: Mapping[str, Array | None]) -> None:
-        """Raise BindingError if a buffer or a uniform is not known, is missing, or is not of the kernel's type."""
-        self._check_names("uniform", uniforms, self.known.uniforms, self.needed.uniforms)
-        self._check_names("buffer", buffers, self.known.buffers, self.needed.buffers)
-        for name, value in uniforms.items():
-            fits, what = SCALARS[self.known.uniforms[name]]
-            if not fits(value):
-                raise BindingError(f"{self.kernel}: uniform {name} is {value!r}; it must be {what}")
-        for name, array in buffers.items():
-            if array is not None:
-                element = self.known.buffers[name]
-                dtypes, length = ELEMENTS[element]
-                if array.dtype not in dtypes or array.size % length:
-                    given = f"{array.dtype} {list(array.shape)}"
-                    raise BindingError(f"{self.kernel}: buffer {name} is {given}; its elements are of type {element}")
-
-    def _check_names(self, what: str, given: Mapping[str, Any], known: dict[str, str], needed: dict[str, str]) -> None:
-        names = given.keys()
-        if needed.keys() <= names <= known.keys():
-            return
-        unknown, missing = names - known.keys(), needed.keys() - names
-        mistakes = [f"there is no {what} {name}" for name in sorted(unknown)]
-        mistakes += [f"{what} {name} ({needed[name]}) is missing" for name in sorted(missing)]
-        raise BindingError(f"{self.kernel}: {', '.join(mistakes)}; its {what}s are {', '.join(known) or 'none'}")
 
 
 def in_python(name: str) -> str:

@@ -184,6 +184,8 @@ class KernelCache:
         self._device = device
         # With exact mathematics and with fast, each time the oldest first.
         self._sessions: dict[bool, list[tuple[spy.SlangSession, dict[tuple[Any, ...], Kernel]]]] = {False: [], True: []}
+        # The kernels of all sessions by all constants that a dispatch has, used or not.
+        self._known: dict[tuple[Any, ...], Kernel] = {}
         # The folders that the newest sessions read.
         self._folders: dict[bool, tuple[int, int] | None] = {}
         # Called with an entry point's name before its kernel is compiled, or read from the compile cache.
@@ -192,7 +194,12 @@ class KernelCache:
     def get(self, module: str, entry: str, **constants: Any) -> Kernel:
         """Return the kernel of an entry point of `slang/kernels/<module>.slang`, with the `constants` that it refers to as
         values of its `extern` names; SplatError if a caller's own code cannot be compiled in it."""
-        constants = specialising(module, entry, constants)
+        asked = (module, entry, *constants.items())
+        if asked not in self._known:
+            self._known[asked] = self._get(module, entry, specialising(module, entry, constants))
+        return self._known[asked]
+
+    def _get(self, module: str, entry: str, constants: dict[str, Any]) -> Kernel:
         key = (module, entry, *sorted(constants.items(), key=lambda item: item[0]))
         fast = self._is_fast(module, entry, constants)
         sessions = self._sessions[fast]
@@ -203,6 +210,7 @@ class KernelCache:
         if not sessions or len(sessions[-1][1]) == _KERNELS_PER_SESSION or folder != self._folders[fast]:
             self._folders[fast] = folder
             self._sessions[fast] = sessions = [*sessions, (self._open_session(fast), {})][-_SESSIONS:]
+            self._known.clear()
         session, kernels = sessions[-1]
         for observer in self.observers:
             observer(entry)
@@ -295,17 +303,14 @@ class Recorder:
         if 0 in groups:
             return
         self._memory.limits.check_dispatch(groups)
-        numbers, found = kernel.bindings.values(arguments)
-        kernel.bindings.check(numbers, found)
-        flat = kernel.bindings.flat
-        arrays = {flat[name]: array for name, array in found.items() if array is not None}
-        self._arrays += arrays.values()
-        self._record(kernel, groups, {flat[name]: value for name, value in numbers.items()}, arrays)
+        uniforms, buffers = kernel.bindings.values(arguments)
+        self._arrays += buffers.values()
+        self._record(kernel, groups, uniforms, buffers)
 
     def _record(
         self, kernel: Kernel, groups: tuple[int, int, int], uniforms: Mapping[str, Uniform], buffers: dict[str, Array]
     ) -> None:
-        """Record a dispatch with checked arguments; a struct's fields are named `struct_field`, as compilers flatten them."""
+        """Record a dispatch with the results of `Bindings.values`."""
         with self._encoder.begin_compute_pass() as compute:
             cursor = spy.ShaderCursor(compute.bind_pipeline(kernel.pipeline))
             structs: dict[tuple[str, ...], spy.ShaderCursor] = {(): cursor}

@@ -226,12 +226,10 @@ class _Project(Stage):
     def forward(*arguments: Any) -> tuple[Any, ...]:
         *tensors, extras, size, options, device, _ = arguments
         placed = Placed(*tensors)
-        work = _projection(placed, extras, size, options, device)
+        shape = () if options.packed else (*placed.viewmats.shape[:-2], placed.means.shape[-2])
+        work = _projection(placed, extras, size, Splats.empty(device, *shape, options=options), options, device)
         if options.packed:
             work = work.pack(device)
-        else:
-            shape = *placed.viewmats.shape[:-2], placed.means.shape[-2]
-            work = replace(work, splats=Splats.empty(device, *shape, options=options))
         if options.with_rays and not options.own_rays:
             pixels = work.cameras.count, work.cameras.height, work.cameras.width, 6
             device.memory.limits.check_images(*pixels)
@@ -259,7 +257,7 @@ class _Project(Stage):
             if work.splats.rays is not None and ctx.of_rays:
                 splats = replace(splats, rays=device.memory.empty((*directions, *work.splats.rays.shape)))
             size = work.cameras.width, work.cameras.height
-            along = replace(_projection(Placed(*given), None, size, work.options, device), splats=splats)
+            along = _projection(Placed(*given), None, size, splats, work.options, device)
             with device.recording() as recorder:
                 work.record_tangents(recorder, along)
             return _differentiable(splats, given[4])
@@ -307,7 +305,7 @@ def project_backward(
     """Return the gradients of `project` without autograd, from its arguments, its result and the result's gradients."""
     device = device_for(means, device)
     placed = Placed(means, quats, scales, opacities, viewmats, Ks, **others)
-    work = replace(_projection(placed, None, (width, height), options, device), splats=splats.arrays(device))
+    work = _projection(placed, None, (width, height), splats.arrays(device), options, device)
     of_splats = v_means2d, v_depths, v_conics, v_opacities, None, v_rays
     return _gradients(work, device, of_splats, viewmats.shape[:-2], of_cameras=True)
 
@@ -318,8 +316,9 @@ def _differentiable(splats: Splats, like: Tensor) -> tuple[Any, ...]:
     return tuple(None if array is None else as_tensor(array, like) for array in arrays)
 
 
-def _projection(placed: Placed, extras: Tensor | None, size: tuple[int, int], options: Options, device: Device) -> Projection:
-    """The projection to record, still without splats."""
+def _projection(
+    placed: Placed, extras: Tensor | None, size: tuple[int, int], splats: Splats, options: Options, device: Device
+) -> Projection:
     memory = device.memory
 
     def array(tensor: Tensor | None) -> Array | None:
@@ -328,7 +327,7 @@ def _projection(placed: Placed, extras: Tensor | None, size: tuple[int, int], op
     cameras = Cameras.of(memory, placed.viewmats, placed.Ks, *size, placed.lenses, placed.viewmats_rs, options.shutter)
     means, quats, scales, opacities = (array(tensor) or memory.empty(0) for tensor in placed[:4])
     gaussians = GaussianArrays(means, quats, scales, opacities, array(placed.covars), array(extras), cameras.scenes)
-    return Projection(gaussians, cameras, Splats.empty(device, 0, options=options), options)
+    return Projection(gaussians, cameras, splats, options)
 
 
 def _gradients(

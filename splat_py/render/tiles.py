@@ -53,10 +53,18 @@ class Binning:
     Args:
         by_depth: sort splats by depth; if False, by index.
         options: decide where splats are visible, and if lists also hold each element's intersection (`Options.per_isect`).
+        capacity: intersections to `reserve` arrays for.
     """
 
     def __init__(
-        self, device: Device, splats: Splats, grid: TileGrid, options: Options | None = None, by_depth: bool = True
+        self,
+        device: Device,
+        splats: Splats,
+        grid: TileGrid,
+        options: Options | None = None,
+        *,
+        by_depth: bool = True,
+        capacity: int = 0,
     ) -> None:
         self.splats = splats
         self.grid = grid
@@ -67,14 +75,14 @@ class Binning:
         self._device = device
         empty = device.memory.empty
         self._depth_keys = empty(splats.count, np.uint32)
-        self._order = device.memory.arange(splats.count)
+        self._order = empty(splats.count, np.uint32) if by_depth else device.memory.arange(splats.count)
         self._splat_count = device.memory.full((1,), splats.count, np.uint32)
         self._depth_sort = RadixSort(device, splats.count)
         self._sorted_order = self._order
         self._tile_counts = empty(splats.count, np.uint32)
         self._isect_offsets = PrefixSum(device, splats.count)
         self._offsets = empty(grid.count + 1, np.uint32)
-        self.reserve(0)
+        self.reserve(capacity)
 
     @property
     def isect_count(self) -> Array:
@@ -287,12 +295,13 @@ def _lists_of(splats: ProjectedSplats, width: int, height: int, options: Options
     arrays = splats.arrays(device)
     tile = options.tile_size
     grid = TileGrid(tile, int(-(-width // tile)), int(-(-height // tile)), splats.cameras)
-    binning = Binning(device, arrays, grid, options)
     recent = _expected.get((arrays.count, grid.count), _MOST_EXPECTED)
+    guesses = expect and recent < _MOST_EXPECTED
+    binning = Binning(device, arrays, grid, options, capacity=recent + recent // 4 if guesses else 0)
     with device.recording() as recorder:
         binning.record_count(recorder)
-    guesses = expect and recent < _MOST_EXPECTED
-    binning.reserve(recent + recent // 4 if guesses else int(binning.isect_count.numpy()[0]))
+    if not guesses:
+        binning.reserve(int(binning.isect_count.numpy()[0]))
     # The number of splats bounds the length of every list; most often one segment is enough for it.
     segments = segments_for(device, splats.depths.shape[-1])
     with device.recording() as recorder:

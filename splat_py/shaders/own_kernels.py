@@ -131,7 +131,6 @@ class OwnKernel:
         bound = {name: self._bound(name, value) for name, value in arguments.items()}
         try:
             numbers, buffers = self._kernel.bindings.values(bound)
-            self._kernel.bindings.check(numbers, buffers)
         except BindingError as error:
             raise SplatError(f"{error}; see the source's globals") from error
         self._check_shapes(numbers, buffers)
@@ -142,9 +141,7 @@ class OwnKernel:
         like = next(_tensors(arguments), None)
         results = {in_python(name): buffers[name] for name in self._written}
         return {
-            name: array.numpy() if like is None else array.tensor().to(like.device)
-            for name, array in results.items()
-            if array is not None
+            name: array.numpy() if like is None else array.tensor().to(like.device) for name, array in results.items()
         }
 
     def _bound(self, name: str, value: Any) -> Any:
@@ -156,7 +153,7 @@ class OwnKernel:
             return held(self._device) if callable(held) else held
         is_shape = isinstance(value, tuple) and all(isinstance(side, int) and side >= 0 for side in value)
         if is_shape and slang in self._written:
-            memory.limits.check_array(value, kind := np.dtype(ELEMENTS[buffers[slang]][0][0]))
+            memory.limits.check_array(value, kind := ELEMENTS[buffers[slang]][0][0])
             value = np.zeros(value, kind)
         if not isinstance(value, np.ndarray | Tensor):
             raise SplatError(f"{name} is a {type(value).__name__}; give a NumPy array or a torch tensor")
@@ -164,7 +161,7 @@ class OwnKernel:
             # torch has few operations on uint32.
             value = value.view(torch.uint32)
         dtype = str(value.dtype).removeprefix("torch.")
-        if dtype not in [np.dtype(fits).name for fits in ELEMENTS[buffers[slang]][0]]:
+        if dtype not in [fits.name for fits in ELEMENTS[buffers[slang]][0]]:
             raise SplatError(f"{name} is {dtype} {list(value.shape)}; its elements are of type {buffers[slang]}")
         value = value.detach().contiguous() if isinstance(value, Tensor) else np.ascontiguousarray(value)
         if slang not in self._written:
@@ -173,7 +170,7 @@ class OwnKernel:
         array.write(value)
         return array
 
-    def _check_shapes(self, numbers: Mapping[str, Any], buffers: Mapping[str, Array | None]) -> None:
+    def _check_shapes(self, numbers: Mapping[str, Any], buffers: Mapping[str, Array]) -> None:
         """Compare arrays with the shapes in the source's comments."""
         letters: dict[str, int] = {}
         for name, shape in self._shapes.items():
@@ -198,7 +195,7 @@ class OwnKernel:
         """The length that a comment gives a side; None if it is not known."""
         if side.isdigit():
             return int(side)
-        return numbers.get(side, letters.get(side, constant_of(self._text, side)))
+        return numbers.get(side.replace(".", "_"), letters.get(side, constant_of(self._text, side)))
 
 
 def _v(name: str) -> str:

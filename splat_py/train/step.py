@@ -126,8 +126,7 @@ class PhotographGradients:
         if model != options.camera_model:
             options = replace(options, camera_model=model)
         if self._binning is None or self._binning.grid != target.grid:
-            self._binning = Binning(self._device, splats, target.grid, self.options)
-            self._binning.reserve(self.capacity)
+            self._binning = Binning(self._device, splats, target.grid, self.options, capacity=self.capacity)
         binning = self._binning
         projection = Projection(gaussians, cameras, splats, options)
         means, degree = parameters.gaussians.means, self._config.degree_at(step)

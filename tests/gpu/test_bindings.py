@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -87,14 +87,20 @@ class NarrowGrid:
 def test_structs() -> None:
     """A dataclass has the fields of its struct."""
     bindings, array = Bindings.of("tiles", "findMaxTileCount"), get_device().memory.empty(4, np.uint32)
-    numbers, buffers = bindings.values({"grid": TileGrid(16, 2, 3, 4), "tile_offsets": array})
-    assert numbers == {"grid.columns": 2, "grid.rows": 3, "grid.cameras": 4} and buffers == {"tileOffsets": array}
+
+    def values(grid: object) -> Any:
+        return bindings.values({"grid": grid, "tile_offsets": array, "max_tile_count": None})
+
+    numbers, buffers = values(TileGrid(16, 2, 3, 4))
+    assert numbers == {"grid_columns": 2, "grid_rows": 3, "grid_cameras": 4} and buffers == {"tileOffsets": array}
     # A specialisation may not read a struct at all.
-    assert bindings.values({"grid": None, "tile_offsets": array})[0] == dict.fromkeys(numbers, 0)
+    assert values(None)[0] == dict.fromkeys(numbers, 0)
     with pytest.raises(BindingError, match="grid is a Grid; its struct lacks tiles"):
-        bindings.values({"grid": Grid(2, 3, 4, array)})
+        values(Grid(2, 3, 4, array))
     with pytest.raises(BindingError, match=r"grid is a NarrowGrid without rows, for grid\.rows"):
-        bindings.values({"grid": NarrowGrid(2)})
+        values(NarrowGrid(2))
+    with pytest.raises(BindingError, match=r"uniform grid\.rows is None; it must be an integer"):
+        values(TileGrid(16, 2, cast(int, None), 4))
 
 
 def test_a_mistake_is_the_librarys_and_not_its_users() -> None:
@@ -104,20 +110,19 @@ def test_a_mistake_is_the_librarys_and_not_its_users() -> None:
 def test_elements_of_several_numbers() -> None:
     memory = get_device().memory
     bindings = Bindings.of("rasterize", "packSplats")
-    numbers = dict.fromkeys(bindings.needed.uniforms, 1)
-    arrays: dict[str, Any] = dict.fromkeys(bindings.needed.buffers)
-    bindings.check(numbers, arrays | {"packedSplats": memory.empty((1, 12))})
+    arguments = {"splats": None, "colors": None, "directions": 1}
+    bindings.values(arguments | {"packed_splats": memory.empty((1, 12))})
     with pytest.raises(BindingError, match=r"buffer packedSplats is float32 \[10\]; its elements are of type float4"):
-        bindings.check(numbers, arrays | {"packedSplats": memory.empty(10)})
+        bindings.values(arguments | {"packed_splats": memory.empty(10)})
 
 
 def test_what_a_specialisation_switches_off_is_none() -> None:
     bindings = Bindings.of("tiles", "findTileOffsets")
-    numbers, arrays = dict.fromkeys(bindings.needed.uniforms, 1), dict.fromkeys(bindings.needed.buffers)
-    bindings.check(numbers, arrays)
-    del arrays["isects.splats"], arrays["tileIds"]
-    with pytest.raises(BindingError, match=r"buffer isects\.splats \(uint\) is missing, buffer tileIds \(uint\) is missing"):
-        bindings.check(numbers, arrays)
+    arguments = dict.fromkeys(bindings._parts)
+    assert bindings.values(arguments)[1] == {}
+    del arguments["isect_count"], arguments["tile_ids"]
+    with pytest.raises(BindingError, match=r"buffer isectCount \(uint\) is missing, buffer tileIds \(uint\) is missing"):
+        bindings.values(arguments)
 
 
 def test_reflection_and_declarations_agree() -> None:

@@ -46,8 +46,7 @@ def scene_plan(
     color, colors, backgrounds = harmonics(degree), empty((1, gaussians, 3)), empty((1, 3))
     features = empty((gaussians, (degree + 1) ** 2, 3))
     stored = FeatureArrays.of(features, 3 * (degree + 1) ** 2)
-    binning = Binning(device, splats, grid)
-    binning.reserve(capacity)
+    binning = Binning(device, splats, grid, capacity=capacity)
 
     recorder = device.record()
     Projection(scene, cameras, splats, options).record(recorder)
