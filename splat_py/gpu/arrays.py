@@ -168,6 +168,15 @@ class Array:
         view.dtype = np.dtype(np.uint32)
         return view
 
+    # Kernels take a read-only array as its buffer, or as this buffer and its address (kernels/floats.slang).
+    elements = property(lambda self: self)
+
+    @property
+    def address(self) -> spy.uint2:
+        """Two words, the lower first, where the host reads the memory (`Bridge.ALIAS`); else 0."""
+        address = self.buffer.device_address if self.memory.bridge is Bridge.ALIAS else 0
+        return spy.uint2(address & 0xFFFFFFFF, address >> 32)
+
     def numpy(self) -> NDArray:
         """The contents: the device's own memory if the host shares it (`Bridge.ALIAS`), else a copy."""
         self.memory.flush()

@@ -48,12 +48,12 @@ def _is_integer(value: Any) -> bool:
     return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
-# By a uniform's type: a test for values that fit, and a description of them.
-SCALARS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "float": (lambda value: type(value) is float or (isinstance(value, Real) and not isinstance(value, bool)), "a number"),
-    "uint": (lambda value: _is_integer(value) and 0 <= value < 1 << 32, "an integer from 0 to 2³² - 1"),
-    "int": (lambda value: _is_integer(value) and -(1 << 31) <= value < 1 << 31, "an integer from -2³¹ to 2³¹ - 1"),
-    "uint2": (lambda value: isinstance(value, spy.uint2), "a uint2"),
+# By a uniform's type: a test for values that fit, a description of them, and the value in a struct that is None.
+SCALARS: dict[str, tuple[Callable[[Any], bool], str, Uniform]] = {
+    "float": (lambda value: type(value) is float or (isinstance(value, Real) and not isinstance(value, bool)), "a number", 0),
+    "uint": (lambda value: _is_integer(value) and 0 <= value < 1 << 32, "an integer from 0 to 2³² - 1", 0),
+    "int": (lambda value: _is_integer(value) and -(1 << 31) <= value < 1 << 31, "an integer from -2³¹ to 2³¹ - 1", 0),
+    "uint2": (lambda value: isinstance(value, spy.uint2), "a uint2", spy.uint2(0, 0)),
 }
 
 
@@ -67,6 +67,7 @@ class _Part(NamedTuple):
     dtypes: tuple[np.dtype, ...]  # a buffer's
     length: int  # a buffer has a multiple of it; 0 for a number
     fits: Callable[[Any], bool]  # a number
+    unset: Uniform | None  # the value in a struct that is None
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ class Bindings:
         for name, kind in (self.known.buffers | self.known.uniforms).items():
             argument, *attributes = (in_python(part) for part in name.split("."))
             dtypes, length = ELEMENTS[kind] if name in self.known.buffers else ((), 0)
-            fits, _ = SCALARS.get(kind, (bool, ""))
-            part = _Part(tuple(attributes), name, name.replace(".", "_"), kind, dtypes, length, fits)
+            fits, _, unset = (bool, "", None) if length else SCALARS[kind]
+            part = _Part(tuple(attributes), name, name.replace(".", "_"), kind, dtypes, length, fits, unset)
             found.setdefault(argument, []).append(part)
         return found
 
@@ -121,10 +122,11 @@ class Bindings:
                     continue
                 known = ", ".join(self._parts) or "none"
                 raise BindingError(f"{self.kernel}: there is no argument {argument}; its arguments are {known}")
-            for attributes, name, flat, kind, dtypes, length, fits in parts:
+            for attributes, name, flat, kind, dtypes, length, fits, unset in parts:
                 found = value
                 for attribute in attributes:
                     if found is None:
+                        found = unset
                         break
                     # Properties cost time: read each only once.
                     found = getattr(found, attribute, _LACKING)
@@ -139,8 +141,6 @@ class Bindings:
                         raise BindingError(f"{self.kernel}: buffer {name} is {given}; its elements are of type {kind}")
                     buffers[flat] = found
                 else:
-                    if value is None and attributes:
-                        found = 0
                     if not fits(found):
                         raise BindingError(f"{self.kernel}: uniform {name} is {found!r}; it must be {SCALARS[kind][1]}")
                     uniforms[flat] = found

@@ -83,8 +83,9 @@ class Tuning:
     loss_threads: int = 128
     # How gradients add up: PerPixel, PerWave, PerGroup or PerIntersection (parallel/gradient_accumulation.slang).
     accumulation: str = "PerWave"
-    # True if a wave's lanes read a splat from the lane that tested it; if False, all load it again.
-    broadcast_from_lane: bool = False
+    # True for drivers on CPUs: a wave's lanes read a splat from the lane that tested it, where GPUs load it again, and rows are
+    # read by 64-bit addresses (parallel/cpu_driver.slang).
+    cpu_driver: bool = False
     # Splats of a tile that one dispatch blends, a multiple of 64; None if a workgroup may run for any time.
     segment: int | None = None
     # Training steps sent ahead: while one runs, the host records the next. In software both would need the same cores.
@@ -106,7 +107,7 @@ _SOFTWARE_TUNING = Tuning(
     sort_tile_bits=8,
     alone=1 << 15,
     loss_threads=0,
-    broadcast_from_lane=True,
+    cpu_driver=True,
     steps_ahead=0,
 )
 _TUNINGS = {"metal": _METAL_TUNING, "mps": _METAL_TUNING, "vulkan": _VULKAN_TUNING, "software": _SOFTWARE_TUNING}

@@ -102,7 +102,7 @@ class TileRasterizer(Rasterizer):
         device, blobs, width, height = self.device, self._count, self._width, self._height
         empty, full = device.memory.empty, device.memory.full
         tile = device.tuning.tile_size
-        self._options = Options(tile, native_atomics=self._native, stop="ImageStop")
+        self._options = Options(tile, native_atomics=self._native, cpu_driver=device.tuning.cpu_driver, stop="ImageStop")
         self._grid = TileGrid(tile, -(-width // tile), -(-height // tile), 1)
         # No blob is culled.
         self._splats = replace(Splats.empty(device, 1, blobs), radii=full((1, blobs, 2), 1, np.int32))

@@ -189,7 +189,8 @@ class Rasterization:
             )
 
     def _pack(self, recorder: Recorder, directions: int) -> None:
-        self._dispatch(recorder, "packSplats", linear_groups(self.splats.count), directions=directions)
+        packing = {"directions": directions, "new_splats": self.packed_splats}
+        self._dispatch(recorder, "packSplats", linear_groups(self.splats.count), **packing)
 
     def _segments(self) -> list[ListSegment]:
         """The segments that lists are blended in, front to back."""
@@ -209,7 +210,6 @@ class Rasterization:
         unrolled = channels + self.options.shape_floats - 3
         few = 4 if arguments.get("DIRECTIONS", 1) > 1 else 8
         most = 8 if unrolled <= few else 4 if unrolled <= 16 else 2
-        switches: dict[str, Any] = {"BROADCAST_FROM_LANE": True} if tuning.broadcast_from_lane else {}
         recorder.dispatch(
             "rasterize",
             entry,
@@ -223,6 +223,5 @@ class Rasterization:
             rays=self.splats.rays,
             CHANNELS=channels,
             PIXELS=min(tuning.pixels_per_thread, self.lists.tile_size**2 // 8, most),
-            **switches,
             **{"image": self.image} | arguments,
         )

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, Literal, Self
 
@@ -98,6 +99,8 @@ class Options:
     # PerPixel, PerWave, PerGroup or PerIntersection (parallel/gradient_accumulation.slang); float atomics or compare-and-swap.
     accumulation: str = "PerWave"
     native_atomics: bool = True
+    # `Tuning.cpu_driver`.
+    cpu_driver: bool = False
     # Gaussians are given as the optimiser stores them: log-scales and opacity logits.
     raw_params: bool = False
     # A type that implements ICameraModel (splat/camera_model.slang), and the name of a `RollingShutterType`.
@@ -143,7 +146,7 @@ class Options:
         ways = accumulation(device, accumulate)
         # PerIntersection adds nothing atomically: one kernel serves devices with and without float atomics.
         native = device.native_float_atomics or ways == "PerIntersection"
-        return cls(tile_size or device.tuning.tile_size, ways, native, **others)
+        return cls(tile_size or device.tuning.tile_size, ways, native, device.tuning.cpu_driver, **others)
 
     @staticmethod
     def same_named(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,7 +173,9 @@ class Options:
             kinds = with_numbers(tuple(numbers), found, color)
         return dict(zip(("falloff", "splat_color"), kinds, strict=True)) | {"extras": len(numbers), "primitive": "RayGaussian"}
 
-    @property
+    # Each dispatch reads them.
+
+    @cached_property
     def per_isect(self) -> bool:
         """True if gradients have a row per intersection, and add up in the same order in each run."""
         return self.accumulation == "PerIntersection"
@@ -180,26 +185,26 @@ class Options:
         """True if sigma points have the times of whole rows."""
         return self.with_ut and self.shutter is not None and self.ut_params.whole_rows
 
-    @property
+    @cached_property
     def along_rays(self) -> bool:
         """True if splats are evaluated along the pixels' rays."""
         return self.primitive != "Gaussian"
 
-    @property
+    @cached_property
     def with_rays(self) -> bool:
         """True if each pixel's ray is in memory; a pinhole's rays need none, except for hits and with `with_ut`."""
         still = self.camera_model == "Pinhole" and self.shutter is None
         own = self.splat_color != "NoHits" or bool(getattr(self.falloff, "adapter", ""))
         return self.primitive == "RayGaussian" and (self.with_hits or self.with_ut or self.own_rays or own or not still)
 
-    @property
+    @cached_property
     def shape(self) -> str | UserType:
         """The type that implements IShape (splat/shape.slang)."""
         if isinstance(self.falloff, UserType) and self.falloff.adapter:
             return shape_of(self.falloff)
         return "GeneralRayGaussian" if self.with_rays else self.primitive if self.along_rays else "Ellipse"
 
-    @property
+    @cached_property
     def shape_floats(self) -> int:
         """Floats of a splat's shape: 3 of a conic, 9 along rays of pinholes, or 15 along any rays."""
         return 15 if self.with_rays else 9 if self.along_rays else 3

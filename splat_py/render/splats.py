@@ -6,6 +6,7 @@ and Gaussian of its scene. Packed splats: only the visible ones (slang/kernels/s
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -149,12 +150,12 @@ class ProjectedSplats:
         """C, counting all scenes."""
         return self.ids.offsets.size - 1 if self.ids.offsets is not None else self.depths.shape[:-1].numel()
 
-    @property
+    @cached_property
     def image_ids(self) -> Tensor | None:
         """The camera of each packed splat, [M] int64, counting through all scenes; None if dense."""
         return self._index(self.ids.images)
 
-    @property
+    @cached_property
     def gaussian_ids(self) -> Tensor | None:
         """The Gaussian of each packed splat, [M] int64, counting through all scenes; None if dense."""
         return self._index(self.ids.gaussians)

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
+import slangpy as spy
 from numpy.typing import DTypeLike
 
 from splat_py.fit.steps import Adam, AdamRows
@@ -132,6 +133,7 @@ class _Memory:
         buffer = SimpleNamespace(device_address=0)
         array = SimpleNamespace(shape=values.shape, size=values.size, dtype=values.dtype, nbytes=values.nbytes, buffer=buffer)
         array.as_uint32 = SimpleNamespace(**{**vars(array), "dtype": np.dtype(np.uint32)})
+        array.elements, array.address = array, spy.uint2(0, 0)
         return cast(Array, array)
 
 

@@ -184,7 +184,12 @@ class PlanRecorder(Recorder):
                 "kernel": number,
                 "groups": [expression_of(n) for n in (width, *groups[1:])],
                 # A uniform that constants switch off has no value, but the WGSL may still declare it.
-                "uniforms": {item.name: expression_of(uniforms[item.name]) for item in emitted.fields if item.name in uniforms},
+                "uniforms": {
+                    item.name: expression_of(uniforms[item.name])
+                    for item in emitted.fields
+                    # WebGPU has no addresses.
+                    if not isinstance(uniforms.get(item.name, spy.uint2()), spy.uint2)
+                },
                 "buffers": {name: self._plan.number(buffers.get(name, self._unused)) for name in emitted.buffers.values()},
             }
         )
