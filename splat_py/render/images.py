@@ -189,8 +189,7 @@ class Rasterization:
             )
 
     def _pack(self, recorder: Recorder, directions: int) -> None:
-        packing = {"directions": directions, "new_splats": self.packed_splats}
-        self._dispatch(recorder, "packSplats", linear_groups(self.splats.count), **packing)
+        self._dispatch(recorder, "packSplats", linear_groups(self.splats.count), directions=directions)
 
     def _segments(self) -> list[ListSegment]:
         """The segments that lists are blended in, front to back."""

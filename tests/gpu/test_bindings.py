@@ -111,9 +111,9 @@ def test_elements_of_several_numbers() -> None:
     memory = get_device().memory
     bindings = Bindings.of("rasterize", "packSplats")
     arguments = {"splats": None, "colors": None, "directions": 1}
-    bindings.values(arguments | {"new_splats": memory.empty((1, 12))})
-    with pytest.raises(BindingError, match=r"buffer newSplats is float32 \[10\]; its elements are of type float4"):
-        bindings.values(arguments | {"new_splats": memory.empty(10)})
+    bindings.values(arguments | {"packed_splats": memory.empty((1, 12))})
+    with pytest.raises(BindingError, match=r"buffer packedSplats\.elements is float32 \[10\]; its elements are of type float4"):
+        bindings.values(arguments | {"packed_splats": memory.empty(10)})
 
 
 def test_what_a_specialisation_switches_off_is_none() -> None:
