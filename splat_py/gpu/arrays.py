@@ -168,7 +168,7 @@ class Array:
         view.dtype = np.dtype(np.uint32)
         return view
 
-    # Kernels take a read-only array as its buffer, or as this buffer and its address (kernels/floats.slang).
+    # Kernels take a read-only array as its buffer, or as this buffer and its address (kernels/vectors.slang).
     elements = property(lambda self: self)
 
     @property
