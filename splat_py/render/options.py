@@ -173,7 +173,7 @@ class Options:
             kinds = with_numbers(tuple(numbers), found, color)
         return dict(zip(("falloff", "splat_color"), kinds, strict=True)) | {"extras": len(numbers), "primitive": "RayGaussian"}
 
-    # Each dispatch reads them.
+    # Each dispatch reads these.
 
     @cached_property
     def per_isect(self) -> bool:

@@ -226,7 +226,7 @@ class _Project(Stage):
     def forward(*arguments: Any) -> tuple[Any, ...]:
         *tensors, extras, size, options, device, _ = arguments
         placed = Placed(*tensors)
-        shape = () if options.packed else (*placed.viewmats.shape[:-2], placed.means.shape[-2])
+        shape = (0,) if options.packed else (*placed.viewmats.shape[:-2], placed.means.shape[-2])
         work = _projection(placed, extras, size, Splats.empty(device, *shape, options=options), options, device)
         if options.packed:
             work = work.pack(device)
