@@ -21,8 +21,8 @@ from splat_py.gpu.autograd import (
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sorting import PrefixSum
-from splat_py.gpu.tensors import as_tensor, check_tensors, side_by_side, sparse_rows
-from splat_py.render.cameras import POSE_ROW, Cameras, SharedRows, camera_gradients, pose_gradients
+from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors, side_by_side, sparse_rows
+from splat_py.render.cameras import LENS, POSE_ROW, Cameras, SharedRows, camera_gradients, pose_gradients
 from splat_py.render.options import Options
 from splat_py.render.splats import GaussianArrays, ProjectedSplats, SplatIds, Splats, StridedRows
 
@@ -205,20 +205,27 @@ def project(
         others: covars, lenses and viewmats_rs, as in `Placed`.
 
     Raises:
-        SplatError: a tensor is not float32, or is on another device than the others.
+        SplatError: a tensor has the wrong shape, is not float32, or is on another device than the others.
     """
     placed = Placed(means, quats, scales, opacities, viewmats, Ks, **others)
     check_tensors(placed._asdict())
-    options = replace(options, camera_gradient=any(has_derivative(placed[i]) for i in _OF_CAMERAS))
+    of_gaussian = tuple(means.shape[:-1]) or ("N",)
+    of_camera = *of_gaussian[:-1], viewmats.shape[-3] if viewmats.dim() > 2 else "C"
+    for (name, tensor), sides in zip(placed._asdict().items(), _SIDES, strict=True):
+        if tensor is not None:
+            check_shape(name, tensor, (*(of_camera if name in _OF_CAMERAS else of_gaussian), *sides))
+    options = replace(options, camera_gradient=any(has_derivative(getattr(placed, name)) for name in _OF_CAMERAS))
     # Rays leave a camera that does not move during its exposure in the same directions, wherever it is.
-    of_rays = any(has_derivative(placed[i]) for i in (_OF_LENSES if placed.viewmats_rs is None else _OF_CAMERAS))
+    moves = _OF_LENSES if placed.viewmats_rs is None else _OF_CAMERAS
+    of_rays = any(has_derivative(getattr(placed, name)) for name in moves)
     *splats, _ = _Project.apply(*placed, extras, (width, height), options, device_for(means, device), of_rays)
     return ProjectedSplats(*splats)
 
 
-# viewmats, Ks, lenses and viewmats_rs in `Placed`
-_OF_CAMERAS = 4, 5, 7, 8
-_OF_LENSES = 5, 7
+_OF_CAMERAS = "viewmats", "Ks", "lenses", "viewmats_rs"
+_OF_LENSES = "Ks", "lenses"
+# A Gaussian's or a camera's sides of each tensor of `Placed`.
+_SIDES: tuple[tuple[int, ...], ...] = (3,), (4,), (3,), (), (4, 4), (3, 3), (6,), (LENS,), (4, 4)
 
 
 class _Project(Stage):
@@ -269,7 +276,7 @@ class _Project(Stage):
     @first_derivative
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         work, device = load_state(ctx)
-        of_cameras = any(ctx.needs_input_grad[i] for i in _OF_CAMERAS)
+        of_cameras = any(ctx.needs_input_grad[Placed._fields.index(name)] for name in _OF_CAMERAS)
         # means2d, depths, conics, opacities, normals and rays
         of_splats = *gradients[:4], *gradients[-3:-1]
         v = _gradients(work, device, of_splats, ctx.saved_tensors[5].shape[:-2], of_cameras)

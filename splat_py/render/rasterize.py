@@ -18,7 +18,7 @@ from splat_py.gpu.autograd import (
     save_state,
 )
 from splat_py.gpu.device import Device, device_for
-from splat_py.gpu.tensors import as_tensor, check_tensors
+from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors
 from splat_py.render.images import Image, Rasterization
 from splat_py.render.options import Options
 from splat_py.render.splats import ProjectedSplats, Splats
@@ -76,10 +76,15 @@ def rasterize(
         median: also find each pixel's median, the last splat reached with T > 0.5.
 
     Raises:
+        SplatError: a tensor has the wrong shape, is not float32, or is on another device than the others.
         NotImplementedError: absgrad with more than 128 channels.
     """
     inputs = {"means2d": splats.means2d, "conics": splats.conics, "opacities": splats.opacities}
     check_tensors(inputs | {"colors": colors, "backgrounds": backgrounds})
+    rows = tuple(splats.opacities.shape)
+    check_shape("means2d", splats.means2d, (*rows, 2))
+    check_shape("conics", splats.conics, (*rows, options.shape_floats))
+    check_shape("colors", colors, (*rows, "D"))
     device, channels, images = device_for(colors, device), colors.shape[-1], []
     if options.absgrad:
         if channels > MAX_ABSGRAD_CHANNELS:

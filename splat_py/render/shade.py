@@ -19,7 +19,7 @@ from splat_py.gpu.autograd import (
 )
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
-from splat_py.gpu.tensors import as_tensor, check_tensors, side_by_side, words_of
+from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors, side_by_side, words_of
 from splat_py.render.cameras import CAMERA_ROW, Cameras, SharedRows, camera_gradients
 from splat_py.render.colors import (
     ColorModel,
@@ -199,7 +199,7 @@ def shade(
     Differentiable in means, features, viewmats and weights.
 
     Raises:
-        SplatError: a tensor has the wrong dtype, or is on another device than the others.
+        SplatError: a tensor has the wrong shape or dtype, or is on another device than the others.
     """
     tensors = {"means": means, "features": features, "viewmats": viewmats, "weights": weights}
     check_tensors(tensors, halves=("features",))
@@ -207,6 +207,12 @@ def shade(
     model = harmonics(color, as_color) if isinstance(color, int) else color
     options = options or Options.on(device)
     each_camera = features.dim() - (1 if isinstance(color, int) else 0) == means.dim() + 1
+    scenes, views = tuple(means.shape[:-2]), (viewmats.shape[-3] if viewmats.dim() > 2 else "C",)
+    sides = ("K", 3) if isinstance(color, int) else ("F",)
+    check_shape("means", means, (*scenes, "N", 3))
+    check_shape("viewmats", viewmats, (*scenes, *views, 4, 4))
+    check_shape("features", features, (*scenes, *(views if each_camera else ()), means.shape[-2], *sides))
+    check_shape("radii", radii, ("M", 2) if ids.packed else (*scenes, *views, means.shape[-2], 2))
     if not each_camera:
         return cast(Tensor, _Shade.apply(means, features, viewmats, radii, weights, model, options, ids, device)[0])
     # Each camera has its own features, so it counts as a scene.

@@ -11,6 +11,11 @@ import pytest
 import torch
 
 from splat_py import SplatError, rasterization, rasterization_2dgs
+from splat_py.render.options import Options
+from splat_py.render.project import project
+from splat_py.render.rasterize import rasterize_to_pixels
+from splat_py.render.shade import shade
+from splat_py.render.tiles import bin_tiles
 
 N, C, WIDTH, HEIGHT = 5, 2, 16, 12
 
@@ -146,6 +151,36 @@ def test_values_of_any_type(render: Callable[..., Any]) -> None:
             except (SplatError, NotImplementedError) as error:
                 said = str(error)
             assert any(known in said for known in names) and "\n" not in said, f"{name}={value!r}: {said}"
+
+
+PROJECTED = [(name, shape) for name, shape in WRONG_SHAPES if name not in ("colors", "backgrounds") and 0 not in shape]
+
+
+@pytest.mark.parametrize(("name", "shape"), PROJECTED, ids=str)
+def test_shapes_of_a_projection(name: str, shape: tuple[int, ...]) -> None:
+    given = good()
+    del given["colors"], given["backgrounds"]
+    with pytest.raises(SplatError, match=rf"^{name} has shape \[{', '.join(map(str, shape))}\]; expected"):
+        project(**given | {name: torch.ones(shape)}, options=Options(16))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("means", (N, 2)), ("features", (N - 1, 4, 3)), ("viewmats", (C, 3, 4)), ("radii", (C, N + 1, 2))]
+)
+def test_shapes_of_shading(name: str, shape: tuple[int, ...]) -> None:
+    given = good()
+    right = {"means": given["means"], "features": sh(4), "viewmats": given["viewmats"], "radii": torch.ones(C, N, 2).int()}
+    with pytest.raises(SplatError, match=rf"^{name} has shape \[{', '.join(map(str, shape))}\]; expected"):
+        shade(**right | {name: torch.ones(shape, dtype=right[name].dtype)}, color=1)
+
+
+def test_shapes_of_pixels() -> None:
+    given = good()
+    gaussians = [given[name] for name in ("means", "quats", "scales", "opacities", "viewmats", "Ks")]
+    splats, options = project(*gaussians, WIDTH, HEIGHT, Options(16)), Options(16)
+    tiles = bin_tiles(splats, WIDTH, HEIGHT, options)
+    with pytest.raises(SplatError, match=rf"^colors has shape \[{C}, {N - 1}, 3\]; expected \[{C}, {N}, D\]"):
+        rasterize_to_pixels(splats, torch.ones(C, N - 1, 3), tiles, WIDTH, HEIGHT, None, options)
 
 
 def test_surfels_need_a_pose_with_an_inverse() -> None:
