@@ -230,10 +230,13 @@ class KernelCache:
     def _open_session(self, fast: bool) -> spy.SlangSession:
         # The device's own serves functions of Slang: in a compiled module, SlangPy does not find the types that it imports.
         options = self._device.slang_session.desc.compiler_options
-        compiled = compiled_modules()
-        options.include_paths = [*([str(compiled)] if compiled else []), *options.include_paths]
+        paths, compiled = options.include_paths, compiled_modules()
+        options.include_paths = [*([compiled] if compiled else []), *paths]
         options.floating_point_mode = spy.SlangFloatingPointMode.fast if fast else spy.SlangFloatingPointMode.default
-        return self._device.create_slang_session(options)
+        session = self._device.create_slang_session(options)
+        # The options stay the device's own. The compile cache finds a kernel only where paths are the same.
+        options.include_paths = paths
+        return session
 
     def _compile(self, session: spy.SlangSession, module: str, entry: str, constants: dict[str, Any]) -> Kernel:
         modules = [session.load_module(f"kernels/{module}")]

@@ -47,3 +47,11 @@ def test_a_kernel_is_compiled_again_after_its_session_has_gone(monkeypatch: pyte
     kernels.get("loss", "ssimInTiles")
     assert kernels.get("loss", "takeColors") is not None and kernels.get("loss", "appendDepth") is not first
     assert compiled[4:] == ["ssimInTiles", "takeColors", "appendDepth"]
+
+
+def test_another_session_finds_a_kernel_in_the_compile_cache() -> None:
+    device = get_device().handle
+    for _ in range(3):
+        hits = device.shader_cache_stats.hit_count
+        KernelCache(device).get("loss", "appendDepth")
+    assert device.shader_cache_stats.hit_count > hits
