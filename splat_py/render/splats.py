@@ -7,6 +7,7 @@ and Gaussian of its scene. Packed splats: only the visible ones (slang/kernels/s
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Self
 
 import numpy as np
@@ -45,6 +46,10 @@ class GaussianArrays:
     @property
     def has_covars(self) -> bool:
         return self.covars is not None
+
+    means_address, quats_address, scales_address = (
+        property(attrgetter(f"{name}.address")) for name in ("means", "quats", "scales")
+    )
 
     def map(self, function: Callable[[Array], Array]) -> Self:
         """Apply a function to each array but `extras`."""
