@@ -49,7 +49,14 @@ def rasterize_to_pixels(
     Args:
         colors: [..., C, N, D], or for packed splats [M, D].
         backgrounds: [..., C, D], black if None.
+
+    Raises:
+        SplatError: a tensor has the wrong shape, is not float32, or is on another device than the others.
     """
+    rows = tuple(splats.opacities.shape)
+    check_shape("means2d", splats.means2d, (*rows, 2))
+    check_shape("conics", splats.conics, (*rows, options.shape_floats))
+    check_shape("colors", colors, (*rows, "D"))
     rendered = rasterize(splats, colors, tiles, width, height, backgrounds, options, device=device)
     return rendered.colors, rendered.alphas
 
@@ -76,15 +83,10 @@ def rasterize(
         median: also find each pixel's median, the last splat reached with T > 0.5.
 
     Raises:
-        SplatError: a tensor has the wrong shape, is not float32, or is on another device than the others.
         NotImplementedError: absgrad with more than 128 channels.
     """
     inputs = {"means2d": splats.means2d, "conics": splats.conics, "opacities": splats.opacities}
     check_tensors(inputs | {"colors": colors, "backgrounds": backgrounds})
-    rows = tuple(splats.opacities.shape)
-    check_shape("means2d", splats.means2d, (*rows, 2))
-    check_shape("conics", splats.conics, (*rows, options.shape_floats))
-    check_shape("colors", colors, (*rows, "D"))
     device, channels, images = device_for(colors, device), colors.shape[-1], []
     if options.absgrad:
         if channels > MAX_ABSGRAD_CHANNELS:

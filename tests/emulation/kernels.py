@@ -338,7 +338,7 @@ def _record_rasterization(
     bins: bool = True,
     **written: Any,
 ) -> None:
-    device = _device(tuning)
+    device, options = _device(tuning), replace(options, cpu_driver=tuning.cpu_driver)
     splats = Splats.empty(device, 1, 8, options=options, ids=ids)
     rays = empty((1, 8, 8, 6)) if options.with_rays else None
     splats = replace(splats, rays=rays)

@@ -175,6 +175,8 @@ class PlanRecorder(Recorder):
         self, kernel: Kernel, groups: tuple[int, int, int], uniforms: Mapping[str, Uniform], buffers: dict[str, Array]
     ) -> None:
         number, emitted = self._plan.kernels.number(kernel)
+        # WebGPU has no addresses.
+        numbers = {name: value for name, value in uniforms.items() if not isinstance(value, spy.uint2)}
         # Rows of workgroups as in `linear_groups`; other grids are never this wide.
         width = min(groups[0], _GROUPS_PER_ROW)
         if isinstance(groups[0], _Symbol):
@@ -184,12 +186,8 @@ class PlanRecorder(Recorder):
                 "kernel": number,
                 "groups": [expression_of(n) for n in (width, *groups[1:])],
                 # A uniform that constants switch off has no value, but the WGSL may still declare it.
-                "uniforms": {
-                    item.name: expression_of(uniforms[item.name])
-                    for item in emitted.fields
-                    # WebGPU has no addresses.
-                    if not isinstance(uniforms.get(item.name, spy.uint2()), spy.uint2)
-                },
+                # A uniform that constants switch off has no value, but the WGSL may still declare it.
+                "uniforms": {item.name: expression_of(numbers[item.name]) for item in emitted.fields if item.name in numbers},
                 "buffers": {name: self._plan.number(buffers.get(name, self._unused)) for name in emitted.buffers.values()},
             }
         )
