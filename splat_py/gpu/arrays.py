@@ -50,6 +50,8 @@ class Memory:
         self.peak_bytes = 0
         # Submits commands that are recorded but do not run yet (`Device.flush`).
         self.flush: Callable[[], None] = lambda: None
+        # Lets go of buffers that are to be freed (`KernelCache.forget_buffers`).
+        self.forget_buffers: Callable[[], None] = lambda: None
         self._device = device
         self._free: dict[int, list[spy.Buffer]] = {}
         self._free_bytes = 0
@@ -141,8 +143,11 @@ class Memory:
         if buffer.size <= MOST_FREE_BYTES:
             self._free.setdefault(buffer.size, []).append(buffer)
             self._free_bytes += buffer.size
+        else:
+            self.forget_buffers()
 
     def _drop_free(self) -> None:
+        self.forget_buffers()
         self._free.clear()
         self._free_bytes = 0
 

@@ -304,8 +304,9 @@ def open_device(adapter: Adapter) -> Device:
         _let_threads_sleep()
     kernels = KernelCache(handle)
     kernels.observers.append(lambda _: cache.kernel_is_due())
-    bridge = {"software": Bridge.ALIAS, "cuda": Bridge.CUDA}.get(adapter.backend, Bridge.COPY)
-    return Device(adapter, handle, Memory(handle, bridge), kernels, handle.features)
+    memory = Memory(handle, {"software": Bridge.ALIAS, "cuda": Bridge.CUDA}.get(adapter.backend, Bridge.COPY))
+    memory.forget_buffers = kernels.forget_buffers
+    return Device(adapter, handle, memory, kernels, handle.features)
 
 
 def _let_threads_sleep() -> None:

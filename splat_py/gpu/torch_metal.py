@@ -21,7 +21,7 @@ from splat_py.gpu.arrays import Array, Bridge, Memory
 from splat_py.gpu.bindings import Bindings, Uniform
 from splat_py.gpu.compile_cache import EmissionCache
 from splat_py.gpu.emission import EmittedKernel
-from splat_py.gpu.kernels import Kernel, KernelCache, Recorder
+from splat_py.gpu.kernels import Kernel, KernelCache, Pipeline, Recorder
 from splat_py.gpu.limits import Limits
 from splat_py.gpu.metal_parameters import MetalParameters
 
@@ -126,7 +126,7 @@ class TorchKernels(KernelCache):
 
     def _compile(self, session: spy.SlangSession, module: str, entry: str, constants: dict[str, Any]) -> Kernel:
         program = TorchProgram(f"{module}.{entry}", entry, self._emitted.get(module, entry, constants), self._nothing)
-        return Kernel(module, entry, cast(spy.ComputePipeline, program), Bindings.of(module, entry, constants))
+        return Kernel(module, entry, cast(Pipeline, program), Bindings.of(module, entry, constants))
 
 
 class TorchProgram:

@@ -207,7 +207,9 @@ class Rasterization:
         tuning, channels = self.device.tuning, self.colors.shape[-1]
         # Code is unrolled over a thread's pixels, channels and directions; with more pixels, compiling it takes too long.
         unrolled = channels + self.options.shape_floats - 3
-        few = 4 if arguments.get("DIRECTIONS", 1) > 1 else 8
+        # A CPU driver's wave evaluates all pixels of its lanes. Sums of the backward pass are more exact over neighbours.
+        blocks = {"BLOCK": 8} if tuning.cpu_driver and entry != "rasterizeBackward" else {}
+        few = 9 if arguments.get("DIRECTIONS", 1) > 1 else 8
         most = 8 if unrolled <= few else 4 if unrolled <= 16 else 2
         recorder.dispatch(
             "rasterize",
@@ -222,5 +224,5 @@ class Rasterization:
             rays=self.splats.rays,
             CHANNELS=channels,
             PIXELS=min(tuning.pixels_per_thread, self.lists.tile_size**2 // 8, most),
-            **{"image": self.image} | arguments,
+            **{"image": self.image} | blocks | arguments,
         )

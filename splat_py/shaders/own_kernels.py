@@ -13,7 +13,7 @@ from splat_py.base.errors import BindingError, SplatError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import first_derivative, graph_break
 from splat_py.gpu.bindings import ELEMENTS, SCALARS, Bindings, in_python
-from splat_py.gpu.kernels import Kernel
+from splat_py.gpu.kernels import Kernel, Pipeline
 from splat_py.gpu.messages import first_error
 from splat_py.gpu.sources import Globals, constant_of
 from splat_py.shaders.declarations import require_name
@@ -61,7 +61,7 @@ class OwnKernel:
         try:
             own = module.session.load_module(module.path.as_posix())
             program = module.session.link_program([own], [own.entry_point(entry)])
-            pipeline = self._device.handle.create_compute_pipeline(program)
+            pipeline = Pipeline(self._device.handle, program)
         except RuntimeError as error:
             if f'"{entry}" not found' in str(error):
                 raise SplatError(
@@ -138,6 +138,7 @@ class OwnKernel:
         with self._device.recording() as recorder:
             recorder.run(self._kernel, (groups[0], groups[1], groups[2]), bound)
         self._device.flush()
+        self._kernel.pipeline.forget_buffers()
         like = next(_tensors(arguments), None)
         results = {in_python(name): buffers[name] for name in self._written}
         return {

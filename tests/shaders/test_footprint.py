@@ -83,18 +83,18 @@ def test_sigma_max_and_determinant() -> None:
     assert np.all(f["determinant"][round_ones] > 0.9999 * exact[round_ones])
 
 
-def test_extent() -> None:
+def test_reach() -> None:
     rng = np.random.default_rng(13)
     count = 100
     packed = conics(*np.exp(rng.uniform(-1, 3, (2, count))), rng.uniform(0, np.pi, count))
     opacities = rng.uniform(0.01, 1, count)
-    half = shader.extent(footprint(np.zeros(2), packed, opacities))
+    reach = footprint(np.zeros(2), packed, opacities)["reach"]
     a, b, c = packed.T
     # The ellipse's half sides are √(level Σ₂ₓₓ) and √(level Σ₂ᵧᵧ).
     level = 2 * np.log(opacities / MIN_ALPHA)
     exact = np.sqrt(level[:, None] * np.stack([c, a], axis=1) / (a * c - b * b)[:, None])
-    assert np.all(half >= exact)
-    assert np.median(half / exact) < 1.001
+    assert np.all(reach >= exact)
+    assert np.median(reach / exact) < 1.001
 
 
 def test_touches_is_true_where_a_rectangle_sees_the_splat() -> None:
@@ -113,6 +113,23 @@ def test_touches_is_true_where_a_rectangle_sees_the_splat() -> None:
     assert np.all(actual[expected])
     # It reports too much only for ellipses that pass between pixel centres.
     assert np.mean(actual & ~expected) < 0.02
+
+
+def test_box_touches_is_true_at_every_visible_pixel() -> None:
+    rng = np.random.default_rng(17)
+    count = 60
+    packed = conics(*np.exp(rng.uniform(-0.7, 4, (2, count))), rng.uniform(0, np.pi, count))
+    means, opacities = float32(rng.uniform(0, SIDE, (count, 2))), rng.uniform(0.003, 1, count)
+    radius, at = float32(rng.uniform(-3, 6, count)), np.stack(np.meshgrid(CENTRES, CENTRES), axis=-1).reshape(-1, 2)
+    f = footprint(means, packed, opacities) | {"center": float32(means + 2), "radius": radius}
+    on_box = shader.boxTouches({name: field[:, None] for name, field in f.items()}, at, at)
+    on_disc = np.linalg.norm(at - (means + 2)[:, None], axis=-1) <= radius[:, None]
+    visible = (alphas(means, packed, opacities) >= MIN_ALPHA).reshape(on_disc.shape) | on_disc
+    assert np.all(on_box[visible])
+    assert visible.mean() > 0.2 and on_box.mean() < visible.mean() + 0.25
+    # A splat whose numbers give no box is seen everywhere.
+    f = footprint(np.zeros(2), np.zeros(3), 0.5) | {"reach": np.array([np.nan, np.nan])}
+    assert shader.boxTouches(f, CENTRES[:2], CENTRES[:2])
 
 
 def touches(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from splat_py import shaders
-from splat_py.shaders import footprint, ray_gaussian, shape
+from splat_py.shaders import ray_gaussian, shape
 from splat_py.shaders import ray_splat as shader
 from tests.render.ray_rendering import box_centres, rotations
 from tests.shaders.camera_models import NO_LENS
@@ -112,7 +112,7 @@ def test_footprints() -> None:
     # The covariance's diagonal is the squared extent; the margin is 0.01 pixel² and 1e-4 of the sum of squares.
     f = shader.ellipseAround(mean, np.array([[1.0, 2.0]]), np.array([[25.0, 3.0, 9.0]]))
     assert_value(f["mean"], [[21.0, 22.0]])
-    assert_value(footprint.extent(f), np.sqrt([[25.0139, 9.0139]]), rtol=1e-4)
+    assert_value(f["reach"], np.sqrt([[25.0139, 9.0139]]), rtol=1e-4)
 
 
 def points(rng: np.random.Generator, count: int) -> tuple[Array, Array]:

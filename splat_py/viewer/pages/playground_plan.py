@@ -22,7 +22,7 @@ from splat_py.gpu.arrays import Array, Bridge, Memory
 from splat_py.gpu.bindings import Bindings, Uniform
 from splat_py.gpu.device import _GPU_TUNING, Adapter, Device
 from splat_py.gpu.emission import WGSL_SIZES, WgslKernel, emit
-from splat_py.gpu.kernels import Kernel, KernelCache, Profile, Recorder, specialising
+from splat_py.gpu.kernels import Kernel, KernelCache, Pipeline, Profile, Recorder, specialising
 from splat_py.gpu.sources import constant
 
 _GROUPS_PER_ROW = constant("parallel/threads", "GROUPS_PER_ROW")
@@ -207,7 +207,7 @@ class _Kernels(KernelCache):
 
     def get(self, module: str, entry: str, **constants: Any) -> Kernel:
         constants = specialising(module, entry, constants)
-        key = cast(spy.ComputePipeline, (module, entry, tuple(sorted(constants.items()))))
+        key = cast(Pipeline, (module, entry, tuple(sorted(constants.items()))))
         return Kernel(module, entry, key, Bindings.of(module, entry, constants))
 
 
