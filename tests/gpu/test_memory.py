@@ -12,8 +12,10 @@ import slangpy as spy
 import torch
 
 from splat_py.base.errors import SplatError
+from splat_py.gpu import arrays
 from splat_py.gpu.arrays import Bridge, Memory
 from splat_py.gpu.device import get_device
+from splat_py.gpu.sorting import PrefixSum
 from tests.refusals import refused
 
 
@@ -59,6 +61,20 @@ def test_buffers_kept_for_reuse_make_way_for_others() -> None:
     second = memory.empty(40 << 18)
     refused(r"^too little memory: splat_py holds 40 MiB on the device and cannot get 32 MiB more", memory.empty, 32 << 18)
     assert memory.live_bytes == second.nbytes
+
+
+def test_no_kernel_keeps_buffers_that_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = get_device()
+    values, sums = device.memory.arange(1000), PrefixSum(device, 1000)
+    with device.recording() as recorder:
+        sums.record(recorder, values)
+    assert sums.total.numpy()[0] == 499_500
+    bound = [kernel.pipeline for sessions in device.kernels._sessions.values() for _, of in sessions for kernel in of.values()]
+    assert any(pipeline._values for pipeline in bound)
+    monkeypatch.setattr(arrays, "MOST_FREE_BYTES", 0)
+    del values, recorder
+    gc.collect()
+    assert not any(pipeline._values for pipeline in bound)
 
 
 def test_a_tensor_keeps_its_memory() -> None:

@@ -99,6 +99,27 @@ def test_torch_and_its_gradients(weighted: OwnKernel) -> None:
         assert not weighted(150, **given(colors=colors, weights=weights))["sums"].requires_grad
 
 
+def test_each_call_has_its_own_numbers() -> None:
+    source = """
+    uniform float divisor;
+    uniform uint count;
+    StructuredBuffer<float> values; // [count]
+    RWStructuredBuffer<float> ratios; // [count]
+    [shader("compute")] [numthreads(32, 1, 1)]
+    void divide(uint3 id: SV_DispatchThreadID)
+    {
+        if (id.x < count)
+            ratios[id.x] = values[id.x] / divisor;
+    }
+    """
+    divide = splat.shaders.kernel(source, "divide")
+    for divisor, count in ((0.0, 2), (-0.0, 2), (4.0, 3), (4.0, 3)):
+        values = np.arange(1, count + 1, dtype=np.float32)
+        ratios = divide(count, divisor=divisor, count=count, values=values, ratios=(count,))["ratios"]
+        with np.errstate(divide="ignore"):
+            np.testing.assert_array_equal(ratios, values / np.float32(divisor))
+
+
 @pytest.mark.parametrize(
     ("other", "message"),
     [
