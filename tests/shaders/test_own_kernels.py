@@ -99,7 +99,7 @@ def test_torch_and_its_gradients(weighted: OwnKernel) -> None:
         assert not weighted(150, **given(colors=colors, weights=weights))["sums"].requires_grad
 
 
-def test_each_call_has_its_own_numbers() -> None:
+def test_each_dispatch_has_its_own_values() -> None:
     source = """
     uniform float divisor;
     uniform uint count;
@@ -112,12 +112,17 @@ def test_each_call_has_its_own_numbers() -> None:
             ratios[id.x] = values[id.x] / divisor;
     }
     """
-    divide = splat.shaders.kernel(source, "divide")
-    for divisor, count in ((0.0, 2), (-0.0, 2), (4.0, 3), (4.0, 3)):
-        values = np.arange(1, count + 1, dtype=np.float32)
-        ratios = divide(count, divisor=divisor, count=count, values=values, ratios=(count,))["ratios"]
+    kernel, device, found = splat.shaders.kernel(source, "divide")._kernel, splat.get_device(), []
+    # Dispatches of one recording share a shader object.
+    with device.recording() as recorder:
+        for divisor, count in ((0.0, 2), (-0.0, 2), (4.0, 3), (4.0, 3)):
+            values = device.memory.array(np.arange(1, count + 1, dtype=np.float32))
+            ratios = device.memory.empty(count)
+            recorder.run(kernel, (1, 1, 1), {"divisor": divisor, "count": count, "values": values, "ratios": ratios})
+            found.append((divisor, values, ratios))
+    for divisor, values, ratios in found:
         with np.errstate(divide="ignore"):
-            np.testing.assert_array_equal(ratios, values / np.float32(divisor))
+            np.testing.assert_array_equal(ratios.numpy(), values.numpy() / np.float32(divisor))
 
 
 @pytest.mark.parametrize(

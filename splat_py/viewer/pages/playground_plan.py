@@ -186,7 +186,6 @@ class PlanRecorder(Recorder):
                 "kernel": number,
                 "groups": [expression_of(n) for n in (width, *groups[1:])],
                 # A uniform that constants switch off has no value, but the WGSL may still declare it.
-                # A uniform that constants switch off has no value, but the WGSL may still declare it.
                 "uniforms": {item.name: expression_of(numbers[item.name]) for item in emitted.fields if item.name in numbers},
                 "buffers": {name: self._plan.number(buffers.get(name, self._unused)) for name in emitted.buffers.values()},
             }
