@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from copy import copy
 from enum import Enum
+from heapq import heappop, heappush
 
 import numpy as np
 import psutil
@@ -53,7 +54,8 @@ class Memory:
         # Lets go of buffers that are to be freed (`KernelCache.forget_buffers`).
         self.forget_buffers: Callable[[], None] = lambda: None
         self._device = device
-        self._free: dict[int, list[spy.Buffer]] = {}
+        # Heaps, so that renders of the same sizes have the same buffers, which kernels need not bind again (`Pipeline`).
+        self._free: dict[int, list[tuple[int, spy.Buffer]]] = {}
         self._free_bytes = 0
         # Aliased arrays by address: a tensor that was made from one finds its buffer again.
         self.aliased: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()
@@ -108,7 +110,7 @@ class Memory:
         """Take a buffer of at least `nbytes`, from the pool or new."""
         size = bucket(nbytes)
         if self._free.get(size):
-            buffer = self._free[size].pop()
+            _, buffer = heappop(self._free[size])
             self._free_bytes -= size
         else:
             buffer = self._create(size)
@@ -141,7 +143,7 @@ class Memory:
         if self._free_bytes + buffer.size > MOST_FREE_BYTES:
             self._drop_free()
         if buffer.size <= MOST_FREE_BYTES:
-            self._free.setdefault(buffer.size, []).append(buffer)
+            heappush(self._free.setdefault(buffer.size, []), (id(buffer), buffer))
             self._free_bytes += buffer.size
         else:
             self.forget_buffers()

@@ -96,6 +96,11 @@ def save_state(ctx: Any, state: Any, *tensors: Tensor | None) -> None:
     ctx.save_for_forward(handle, *tensors)
 
 
+def may_repeat() -> bool:
+    """False where torch.utils.checkpoint, or other hooks, expect a second forward pass to save the same tensors."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+
+
 def load_state(ctx: Any) -> Any:
     """Return the state that `save_state` kept."""
     handle = ctx.saved_tensors[0]

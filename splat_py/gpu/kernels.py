@@ -203,8 +203,8 @@ class Pipeline:
             values = self._values = self._values or _Values(self._new_root(), {}, {})
             root, places, last = values
             for name, value in (*uniforms.items(), *((name, array.buffer) for name, array in buffers.items())):
-                # Other numbers may be vectors, which can change, or zeros with different signs.
-                if name in last and (last[name] is value if name in buffers else type(value) is int and last[name] == value):
+                # Equal floats may be zeros of different signs.
+                if name in last and (last[name] is value or (type(value) is int and last[name] == value)):
                     continue
                 if name not in places:
                     path, member = bindings.paths[name]

@@ -1,15 +1,15 @@
-"""The Gaussians that each pixel blends, with their weights α T (gsplat 1.6), by torch's operations. Not differentiable."""
+"""The Gaussians that each pixel blends, with their weights α T (gsplat 1.6). Not differentiable."""
 
 import math
-from typing import NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
 from splat_py.gpu.tensors import check_shape
-from splat_py.gsplat.checks import leading
-from splat_py.gsplat.intersection import ALL, blended
+from splat_py.gsplat.pixels import Rows, placed, prepare
+from splat_py.render.contributors import Contributors
 
 
 @torch.no_grad()
@@ -33,9 +33,7 @@ def rasterize_num_contributing_gaussians(
     Returns:
         Counts, int32, and alphas, [..., H, W] each.
     """
-    shape = (*tile_offsets.shape[:-2], image_height, image_width)
-    splats, size = (means2d, conics, opacities), (image_width, image_height)
-    return Blended.of(splats, tile_offsets, flatten_ids, size, tile_size).counted(shape)
+    return Blended.of_lists(**locals()).counted((*tile_offsets.shape[:-2], image_height, image_width))
 
 
 @torch.no_grad()
@@ -58,8 +56,7 @@ def rasterize_contributing_gaussian_ids(
     """
     shape = (*tile_offsets.shape[:-2], image_height, image_width)
     check_shape("num_contributing_gaussians", num_contributing_gaussians, shape)
-    splats, size = (means2d, conics, opacities), (image_width, image_height)
-    return Blended.of(splats, tile_offsets, flatten_ids, size, tile_size).listed(num_contributing_gaussians)
+    return Blended.of_lists(**locals()).listed(num_contributing_gaussians)
 
 
 @torch.no_grad()
@@ -76,35 +73,33 @@ def rasterize_top_contributing_gaussian_ids(
 ) -> tuple[Tensor, Tensor]:
     """List the `num_depth_samples` Gaussians of the largest weights α T in each pixel, front to back. The other arguments, the
     errors and the results are those of `rasterize_contributing_gaussian_ids`."""
-    shape = (*tile_offsets.shape[:-2], image_height, image_width)
-    splats, size = (means2d, conics, opacities), (image_width, image_height)
-    return Blended.of(splats, tile_offsets, flatten_ids, size, tile_size).top(shape, num_depth_samples)
+    found = Blended.of_lists(**locals())
+    return found.top((*tile_offsets.shape[:-2], image_height, image_width), num_depth_samples)
 
 
-class Blended(NamedTuple):
-    """All that pixels blend, [M] each, sorted by pixel, then front to back."""
-
-    pixels: Tensor  # int64, counting through all images, or through chosen pixels
-    splats: Tensor  # int64, below N or nnz
-    weights: Tensor  # α T
+class Blended(Contributors):
+    """What pixels blend, counted and listed as gsplat does. `pixels` may count through chosen pixels."""
 
     @classmethod
-    def of(
+    def of_lists(
         cls,
-        splats: tuple[Tensor, Tensor, Tensor],
+        means2d: Tensor,
+        conics: Tensor,
+        opacities: Tensor,
         tile_offsets: Tensor,
         flatten_ids: Tensor,
-        size: tuple[int, int],
+        image_width: int,
+        image_height: int,
         tile_size: int,
+        **_: Any,
     ) -> Self:
         """Blend the lists of tiles. The arguments and the errors are those of `rasterize_num_contributing_gaussians`."""
-        counts = leading("means2d", splats[0], 2)
-        check_shape("conics", splats[1], (*counts, 3))
-        images = counts[:-1] or leading("tile_offsets", tile_offsets, "tile_height", "tile_width")
-        through = torch.ones(*images, size[1], size[0], device=splats[0].device)
-        pixels, found, weights = blended(ALL, through, splats, size, (tile_size, tile_offsets, flatten_ids))
+        rows: Rows = {"conics": (conics, (3,)), "opacities": (opacities, ())}
+        size, lists = (image_width, image_height), (tile_offsets, flatten_ids, None, means2d.dim() == 2)
+        device, options, tiles = prepare(means2d, rows, None, size, tile_size, *lists, False, "auto")[1:]
+        found = cls.of(placed(means2d, conics, opacities), tiles, options, *size, device)
         # Lists of dense splats number those of all images.
-        return cls(pixels, found % max(counts[-1], 1), weights)
+        return found._replace(splats=found.splats % max(means2d.shape[-2], 1))
 
     def counted(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """The number of splats that each of the pixels [shape] blends, int32, and its alpha."""

@@ -4,23 +4,21 @@
 """
 
 import math
-from typing import TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
 from splat_py.gpu.tensors import check_shape
-from splat_py.gsplat.checks import check_tiles, leading
+from splat_py.gsplat.checks import leading
+from splat_py.gsplat.contributors import Blended
+from splat_py.gsplat.pixels import Rows, placed, prepare
 from splat_py.gsplat.version import key_bits, max_alpha
+from splat_py.render.images import ListSegment
 
 _DEPTH_BITS = 32
 _ALPHA_MIN = 1 / 255
-# A pixel stops before a splat that would lower its transmittance to this or less.
-_MIN_T = 1e-4
-# The most splats of a list, and the most (tile, pixel, splat) triples, evaluated at once.
-_PART = 32
-_MOST_TRIPLES = 1 << 20
 
 
 @torch.no_grad()
@@ -164,9 +162,9 @@ def rasterize_to_indices_in_range(
         Indices of the splat (below N), of the pixel (row by row) and of the image, int64 [M] each, sorted by image and pixel,
         then front to back.
     """
-    check_shape("conics", conics, (*leading("means2d", means2d, 2), 3))
-    part, lists = (int(range_start), int(range_end)), (tile_size, isect_offsets, flatten_ids)
-    return _indices(part, transmittances, (means2d, conics, opacities), (image_width, image_height), lists)
+    rows: Rows = {"conics": (conics, (3,)), "opacities": (opacities, ())}
+    size, lists = (image_width, image_height), (tile_size, isect_offsets, flatten_ids)
+    return _indices((range_start, range_end), transmittances, means2d, rows, size, lists)
 
 
 @torch.no_grad()
@@ -185,82 +183,29 @@ def rasterize_to_indices_in_range_2dgs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Find the surfels that pixels blend, as `rasterize_to_indices_in_range` finds splats, by their ray_transforms
     [..., N, 3, 3]."""
-    check_shape("ray_transforms", ray_transforms, (*leading("means2d", means2d, 2), 3, 3))
-    part, lists = (int(range_start), int(range_end)), (tile_size, isect_offsets, flatten_ids)
-    splats = means2d, ray_transforms.flatten(-2), opacities
-    return _indices(part, transmittances, splats, (image_width, image_height), lists)
-
-
-# Means, shapes and opacities.
-_Splats: TypeAlias = tuple[Tensor, Tensor, Tensor]
-# The tiles' size, offsets of lists, and lists.
-_Lists: TypeAlias = tuple[int, Tensor, Tensor]
-# The part of the lists that is all of them.
-ALL = 0, 1 << 30
+    rows: Rows = {"ray_transforms": (ray_transforms, (3, 3)), "opacities": (opacities, ())}
+    size, lists = (image_width, image_height), (tile_size, isect_offsets, flatten_ids)
+    return _indices((range_start, range_end), transmittances, means2d, rows, size, lists, primitive="GsplatSurfel")
 
 
 def _indices(
-    part: tuple[int, int], transmittances: Tensor, splats: _Splats, size: tuple[int, int], lists: _Lists
-) -> tuple[Tensor, Tensor, Tensor]:
-    *images, count = splats[0].shape[:-1]
-    area = size[0] * size[1]
-    check_shape("transmittances", transmittances, (*images, size[1], size[0]))
-    where, which, _ = blended(part, transmittances, splats, size, lists)
-    return which % max(count, 1), where % area, where // area
-
-
-def blended(
     part: tuple[int, int],
     transmittances: Tensor,
-    splats: _Splats,
+    means2d: Tensor,
+    rows: Rows,
     size: tuple[int, int],
-    lists: _Lists,
-    rays: Tensor | None = None,
+    lists: tuple[int, Tensor, Tensor],
+    **kind: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The pixel, across all images, the splat, as the lists number it, and the weight α T of all that pixels blend, [M] each,
-    sorted by pixel, then front to back. Splats along rays need those of all pixels, [..., H, W, 6]."""
-    images = tuple(transmittances.shape[:-2])
-    (means2d, shapes, opacities), (image_width, image_height) = splats, size
-    tile_size, isect_offsets, flatten_ids = lists
-    check_shape("opacities", opacities, tuple(means2d.shape[:-1]))
-    check_tiles(isect_offsets, images, size, tile_size)
-    rows, columns = isect_offsets.shape[-2:]
-    area, batch = image_height * image_width, tile_size**2
-    starts = isect_offsets.reshape(-1).long()
-    ends = torch.cat((starts[1:], starts.new_tensor([len(flatten_ids)])))
-    lasts = ends.minimum(starts + min(part[1] * batch, len(flatten_ids)))
-    firsts = starts + part[0] * batch
-    left, ids = transmittances.reshape(-1), flatten_ids.long()
-    side, step = torch.arange(tile_size, device=ids.device), torch.arange(_PART, device=ids.device)
-
-    found, weights = [ids.new_empty(2, 0)], [left.new_empty(0)]
-    # Process tiles with lists of similar lengths together, as many as memory allows.
-    for tiles in (lasts - firsts).argsort().split(max(_MOST_TRIPLES // (batch * _PART), 1)):
-        x = ((tiles % columns)[:, None, None] * tile_size + side).expand(-1, tile_size, -1).flatten(1)  # [T, P]
-        y = ((tiles // columns % rows)[:, None, None] * tile_size + side[:, None]).expand(-1, -1, tile_size).flatten(1)
-        done = (x >= image_width) | (y >= image_height)
-        pixels = (tiles // (columns * rows))[:, None] * area + y * image_width + x
-        inside = torch.where(done, 0, pixels)
-        T = torch.where(done, 1.0, left[inside])
-        seen = torch.stack((x, y), -1) + 0.5 if rays is None else rays.reshape(-1, 6)[inside]
-        for first in range(0, int((lasts - firsts)[tiles].max()), _PART):
-            positions = firsts[tiles, None] + first + step  # [T, K]
-            exists = positions < lasts[tiles, None]
-            listed = ids[torch.where(exists, positions, 0)]
-            alphas = _alphas(seen[:, :, None], means2d, shapes, opacities, listed[:, None]) * exists[:, None]  # [T, P, K]
-            states = torch.cat((T[..., None], T[..., None] * (1 - alphas).cumprod(-1)), -1)
-            # α is not negative, so after the first splat that would leave too little, all others would, too.
-            counted = (states[..., 1:] > _MIN_T) & ~done[..., None]
-            tile, place, number = at = (counted & (alphas > 0)).nonzero(as_tuple=True)
-            found.append(torch.stack((pixels[tile, place], listed[tile, number])))
-            weights.append(alphas[at] * states[at])
-            T = states.gather(-1, counted.sum(-1, keepdim=True))[..., 0]
-            done |= ~counted[..., -1]
-            if done.all():
-                break
-    where, which = torch.cat(found, 1)
-    where, order = where.sort(stable=True)
-    return where, which[order], torch.cat(weights)[order]
+    images, device, options, tiles = prepare(means2d, rows, None, size, *lists, None, False, False, "auto", **kind)
+    check_shape("transmittances", transmittances, (*images, size[1], size[0]))
+    first, end = (min(max(int(edge), 0) * lists[0] ** 2, len(lists[2])) for edge in part)
+    (shapes, row), (opacities, _) = rows.values()
+    splats = placed(means2d, shapes.flatten(-2) if len(row) > 1 else shapes, opacities)
+    segment = ListSegment(first, max(end - first, 0))
+    found = Blended.of(splats, tiles, options, *size, device, segment, transmittances)
+    area = size[0] * size[1]
+    return found.splats % max(means2d.shape[-2], 1), found.pixels % area, found.pixels // area
 
 
 def accumulate(
@@ -344,28 +289,19 @@ def _blend(
 
 
 def _alphas(pixels: Tensor, means2d: Tensor, shapes: Tensor, opacities: Tensor, splats: Tensor) -> Tensor:
-    """α [...] at pixels [...] of splats [...], indexed across all images; 0 for skipped splats. Pixels are centres [..., 2] for
-    shapes that are conics [..., 3] or rows of ray transforms [..., 9], and rays [..., 6] for those of `Options.with_rays`."""
+    """α [M] at pixel centres [M, 2] of splats [M], indexed across all images, from conics [..., 3] or rows of ray transforms
+    [..., 9]."""
     shape = shapes.reshape(-1, shapes.shape[-1])[splats]
-    dx, dy = (pixels[..., :2] - means2d.reshape(-1, 2)[splats]).unbind(-1)
+    dx, dy = (pixels - means2d.reshape(-1, 2)[splats]).unbind(-1)
     if shapes.shape[-1] == 3:
         a, b, c = shape.unbind(-1)
         sigma = 0.5 * (a * dx * dx + c * dy * dy) + b * dx * dy
-    elif pixels.shape[-1] == 6:
-        # The least distance between ray and mean where Σ is the unit matrix (slang/splat/ray_gaussian.slang).
-        whiten, (origin, direction) = shape[..., :9].unflatten(-1, (3, 3)), pixels.split(3, -1)
-        to_mean = shape[..., 9:12] - origin
-        across = to_mean - direction * (to_mean * direction).sum(-1, keepdim=True)
-        to_mean, across, along = ((whiten @ v[..., None])[..., 0] for v in (to_mean, across, direction.expand_as(across)))
-        sigma = 0.5 * (torch.linalg.cross(across, along) ** 2).sum(-1) / (along**2).sum(-1)
-        sigma = torch.where((to_mean * along).sum(-1) > 0, sigma, math.inf)
     else:
         # The ray meets the surfel's plane where two planes through the pixel do (slang/splat/surfel.slang).
         u, v, w = shape.unflatten(-1, (3, 3)).unbind(-2)
         x, y, z = torch.linalg.cross(pixels[..., :1] * w - u, pixels[..., 1:] * w - v).unbind(-1)
         sigma = 0.5 * torch.minimum((x / z) ** 2 + (y / z) ** 2, 2 * (dx * dx + dy * dy))
-    alphas = (opacities.reshape(-1)[splats] * torch.exp(-sigma)).clamp(max=max_alpha())
-    return torch.where((sigma >= 0) & (alphas >= _ALPHA_MIN), alphas, 0)
+    return (opacities.reshape(-1)[splats] * torch.exp(-sigma)).clamp(max=max_alpha())
 
 
 def _transmittances(alphas: Tensor, pixels: Tensor) -> Tensor:

@@ -65,9 +65,7 @@ def rasterize_to_pixels(
     rows: Rows = {"conics": (conics, (3,)), "colors": (colors, ("D",)), "opacities": (opacities, ())}
     lists = isect_offsets, flatten_ids, masks, packed
     images, device, options, tiles = prepare(means2d, rows, backgrounds, size, tile_size, *lists, absgrad, accumulate)
-    # The last stages do not use depths and radii: pass placeholders.
-    projected = ProjectedSplats(means2d, opacities, conics, opacities, tiles.ids.new_empty(0))
-    colors, alphas = rasterize(projected, colors, tiles, *size, backgrounds, options, device=device)
+    colors, alphas = rasterize(placed(means2d, conics, opacities), colors, tiles, *size, backgrounds, options, device=device)
     shape = (*images, *size[::-1])
     return colors.reshape(*shape, colors.shape[-1]), alphas.reshape(*shape, 1)
 
@@ -119,11 +117,16 @@ def rasterize_to_pixels_2dgs(
     if distloss and backgrounds is not None and (backgrounds[..., -1] != 0).any():
         raise SplatError("backgrounds is not 0 in its last channel, the depth, as distloss=True needs; set it to 0")
     shape = with_densify(ray_transforms.flatten(-2), densify)
-    projected = ProjectedSplats(means2d, opacities, shape, opacities, tiles.ids.new_empty(0), normals=normals)
-    surface = rasterize_surface(projected, colors, tiles, *size, backgrounds, options, distortion=distloss, device=device)
+    splats = placed(means2d, shape, opacities, normals)
+    surface = rasterize_surface(splats, colors, tiles, *size, backgrounds, options, distortion=distloss, device=device)
     parts = surface.images, surface.alphas, surface.normals, surface.distortion, surface.median_of(colors[..., -1])
     blended, alphas, of_surfels, distortion, median = (part.reshape(*images, *size[::-1], part.shape[-1]) for part in parts)
     return blended, alphas, of_surfels, distortion, median
+
+
+def placed(means2d: Tensor, shapes: Tensor, opacities: Tensor, normals: Tensor | None = None) -> ProjectedSplats:
+    """Splats for the last stages, which do not use depths and radii; `shapes` are conics or flattened ray transforms."""
+    return ProjectedSplats(means2d, opacities, shapes, opacities, means2d.new_empty(0, dtype=torch.int32), normals=normals)
 
 
 def prepare(
@@ -148,7 +151,7 @@ def prepare(
         check_shape("means2d", means2d, ("nnz", 2))
     for name, (tensor, row) in rows.items():
         check_shape(name, tensor, (*splats, *row))
-    channels = rows["colors"][0].shape[-1]
+    channels = rows["colors"][0].shape[-1] if "colors" in rows else "D"
     if channels == 0:
         raise SplatError("colors has no channels; give at least one")
     if tile_size not in (4, 8, 16):

@@ -96,7 +96,7 @@ def project_gaussians(
     height: int,
     calc_compensations: bool,
     options: dict[str, Any],
-    **others: Tensor | None,
+    **others: Any,
 ) -> tuple[ProjectedSplats, Tensor | None]:
     """Splats and their compensations, None unless asked for. Opacities have no gradient."""
     device, effective = device_to_differentiate(means), means.new_full(means.shape[:-1], _OPAQUE)

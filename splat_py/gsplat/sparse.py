@@ -226,9 +226,8 @@ def _blended(
     **layout: Any,
 ) -> Blended:
     """All that the chosen pixels blend, counting through these pixels, for the arguments of the functions above."""
-    size = image_width, image_height
     offsets, pixels = _dense(means2d, image_width=image_width, image_height=image_height, tile_size=tile_size, **layout)
-    found = Blended.of((means2d, conics, opacities), offsets, flatten_ids, size, tile_size)
+    found = Blended.of_lists(means2d, conics, opacities, offsets, flatten_ids, image_width, image_height, tile_size)
     chosen = pixels.new_full((offsets.shape[:-2].numel() * image_width * image_height,), -1)
     chosen[pixels] = torch.arange(len(pixels), device=pixels.device)
     numbers = chosen[found.pixels]

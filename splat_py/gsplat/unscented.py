@@ -16,7 +16,6 @@ from splat_py.gsplat.assertions import ensure_shape
 from splat_py.gsplat.cameras import checked_cameras
 from splat_py.gsplat.checks import device_to_differentiate
 from splat_py.gsplat.contributors import Blended
-from splat_py.gsplat.intersection import ALL, blended
 from splat_py.gsplat.pixels import Rows, prepare
 from splat_py.gsplat.projection import project_gaussians
 from splat_py.gsplat.rendering import check_config, sigma_points, without_degenerate
@@ -204,8 +203,6 @@ def _blend(arguments: dict[str, Any], counted: bool) -> tuple[Tensor, Tensor, Te
     counts = None
     if counted:
         assert splats.rays is not None
-        seen, listed = (splats.means2d, splats.conics, splats.opacities), (tile_size, given.isect_offsets, given.flatten_ids)
-        with torch.no_grad():
-            found = Blended(*blended(ALL, torch.ones_like(alphas[..., 0]), seen, size, listed, splats.rays))
+        found = Blended.of(splats, tiles, options, *size, device)
         counts = torch.where(last < 0, 0, found.counted(tuple(last.shape))[0].clamp(min=1))
     return images, alphas, last, counts, normals

@@ -24,7 +24,10 @@ from splat_py.gpu.sorting import PrefixSum
 from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors, side_by_side, sparse_rows
 from splat_py.render.cameras import LENS, POSE_ROW, Cameras, SharedRows, camera_gradients, pose_gradients
 from splat_py.render.options import Options
-from splat_py.render.splats import GaussianArrays, ProjectedSplats, SplatIds, Splats, StridedRows
+from splat_py.render.splats import GaussianArrays, ProjectedSplats, SplatIds, Splats, StridedRows, all_visible
+
+# More packed splats are counted each time, which costs little then.
+_MOST_EXPECTED = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -121,13 +124,20 @@ class Projection:
             packed=self.splats.ids,
         )
 
-    def pack(self, device: Device) -> Self:
-        """Return the same projection with packed splats, after reading their number back from the device."""
-        visible = PrefixSum(device, self.cameras.count * self.gaussians.per_scene)
+    def pack(self, device: Device, expect: bool) -> Self:
+        """Return the same projection with packed splats: those of all cameras and Gaussians if recent ones were all visible and
+        `expect` allows it, else after reading their number back from the device."""
+        cameras, gaussians = self.cameras, self.gaussians.per_scene
+        sizes = cameras.count, cameras.count * gaussians
+        if expect and all_visible.get(sizes):
+            ids = SplatIds.of_all(device, cameras.count, gaussians, cameras.scenes)
+            return replace(self, splats=Splats.empty(device, sizes[1], options=self.options, ids=ids))
+        visible = PrefixSum(device, sizes[1])
         none = SplatIds(*[device.memory.empty(0, np.uint32)] * 3)
         with device.recording() as recorder:
             replace(self, splats=replace(self.splats, ids=none)).record_visible(recorder, visible)
         count = int(visible.total.numpy()[0])
+        all_visible[sizes] = 0 < count == visible.count <= _MOST_EXPECTED
         ids = SplatIds.empty(device, count, self.cameras.count)
         work = replace(self, splats=Splats.empty(device, count, options=self.options, ids=ids))
         with device.recording() as recorder:
@@ -190,6 +200,7 @@ def project(
     options: Options,
     *,
     extras: Tensor | None = None,
+    expect: bool = False,
     device: Device | str | None = None,
     **others: Tensor | None,
 ) -> ProjectedSplats:
@@ -202,6 +213,8 @@ def project(
         options: with `packed`, only visible splats are returned; with `sparse_grad`, gradients of means, quats and scales are
             sparse (COO).
         extras: [..., N, E] parameters of the falloff, which also decide visibility.
+        expect: with `packed`, return all splats if recent ones of as many cameras and Gaussians were all visible, instead of
+            waiting for their number. Some may be culled then (`ProjectedSplats.complete`).
         others: covars, lenses and viewmats_rs, as in `Placed`.
 
     Raises:
@@ -218,7 +231,7 @@ def project(
     # Rays leave a camera that does not move during its exposure in the same directions, wherever it is.
     moves = _OF_LENSES if placed.viewmats_rs is None else _OF_CAMERAS
     of_rays = any(has_derivative(getattr(placed, name)) for name in moves)
-    *splats, _ = _Project.apply(*placed, extras, (width, height), options, device_for(means, device), of_rays)
+    *splats, _ = _Project.apply(*placed, extras, (width, height), options, device_for(means, device), expect, of_rays)
     return ProjectedSplats(*splats)
 
 
@@ -231,12 +244,12 @@ _SIDES: tuple[tuple[int, ...], ...] = (3,), (4,), (3,), (), (4, 4), (3, 3), (6,)
 class _Project(Stage):
     @staticmethod
     def forward(*arguments: Any) -> tuple[Any, ...]:
-        *tensors, extras, size, options, device, _ = arguments
+        *tensors, extras, size, options, device, expect, _ = arguments
         placed = Placed(*tensors)
         shape = (0,) if options.packed else (*placed.viewmats.shape[:-2], placed.means.shape[-2])
         work = _projection(placed, extras, size, Splats.empty(device, *shape, options=options), options, device)
         if options.packed:
-            work = work.pack(device)
+            work = work.pack(device, expect)
         if options.with_rays and not options.own_rays:
             pixels = work.cameras.count, work.cameras.height, work.cameras.width, 6
             device.memory.limits.check_images(*pixels)
@@ -285,7 +298,7 @@ class _Project(Stage):
             ids = as_tensor(work.splats.ids.gaussians, v.means).view(torch.int32).long().unique()
             sparse: list[Any] = [None if dense is None else sparse_rows(dense, ids) for dense in v[:3]]
             v = v._replace(means=sparse[0], quats=sparse[1], scales=sparse[2])
-        return *v, None, None, None, None, None
+        return *v, None, None, None, None, None, None
 
 
 @graph_break

@@ -13,7 +13,7 @@ from torch import Tensor
 from splat_py import portable
 from splat_py.base.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate
-from splat_py.gpu.autograd import forward_graph_break, graph_break, primal
+from splat_py.gpu.autograd import forward_graph_break, graph_break, may_repeat, primal
 from splat_py.gpu.device import Device, Operator, device_for
 from splat_py.gpu.kernels import UserType
 from splat_py.gpu.tensors import check_shape, check_tensors
@@ -278,48 +278,50 @@ def rasterization(
     processes = Processes.meet(means, viewmats, width, height) if distributed else None
     if processes is not None:
         viewmats, Ks = processes.all_cameras(viewmats), processes.all_cameras(Ks)
+    poses = viewmats if viewmats_rs is None else midway(viewmats, viewmats_rs)
     # One submission for all stages, where torch need not compute in between.
     with device.recording():
-        # 1: Gaussians → splats.
-        splats = project(
-            means,
-            quats,
-            scales,
-            opacities,
-            viewmats,
-            Ks,
-            width,
-            height,
-            options,
-            extras=extras,
-            covars=None if covars is None else covars[..., *_UPPER],
-            lenses=lenses,
-            viewmats_rs=viewmats_rs,
-            device=device,
-        )
-        if rays is not None:
-            splats = replace(splats, rays=in_camera(rays, viewmats).flatten(0, -4))
-        if extras is not None:
-            splats = replace(splats, extras=splats.gather(extras, means.shape[-2], each_camera=False))
-        poses = viewmats if viewmats_rs is None else midway(viewmats, viewmats_rs)
-        if not global_z_order and camera_model not in ("ftheta", "equirectangular"):
-            device.flush()
-            splats = by_distance(splats, means, poses)
-        # 2: splats → the features to blend: colours, depth, extra signals, hits.
-        features, behind = blended_features(means, colors, poses, backgrounds, weights, extra_signals, splats, options, device)
-        projected, gaussians = splats, means.shape[-2]
-        if processes is not None:
-            device.flush()
-            splats, features = processes.to_cameras(splats, features, device)
-            gaussians = sum(processes.gaussians)
-        device.memory.limits.check_images(lead.numel(), height, width, min(features.shape[-1], MAX_CHANNELS))
-        # Again if the lists had too little room.
-        for expect in (True, False):
+        # Again if there were not as many visible splats and intersections as expected.
+        for expect in (True, False) if processes is None and may_repeat() else (False,):
+            # 1: Gaussians → splats.
+            splats = project(
+                means,
+                quats,
+                scales,
+                opacities,
+                viewmats,
+                Ks,
+                width,
+                height,
+                options,
+                extras=extras,
+                covars=None if covars is None else covars[..., *_UPPER],
+                lenses=lenses,
+                viewmats_rs=viewmats_rs,
+                expect=expect,
+                device=device,
+            )
+            if rays is not None:
+                splats = replace(splats, rays=in_camera(rays, viewmats).flatten(0, -4))
+            if extras is not None:
+                splats = replace(splats, extras=splats.gather(extras, means.shape[-2], each_camera=False))
+            if not global_z_order and camera_model not in ("ftheta", "equirectangular"):
+                device.flush()
+                splats = by_distance(splats, means, poses)
+            # 2: splats → the features to blend: colours, depth, extra signals, hits.
+            shaded = colors, poses, backgrounds, weights, extra_signals
+            features, behind = blended_features(means, *shaded, splats, options, device)
+            projected, gaussians = splats, means.shape[-2]
+            if processes is not None:
+                device.flush()
+                splats, features = processes.to_cameras(splats, features, device)
+                gaussians = sum(processes.gaussians)
+            device.memory.limits.check_images(lead.numel(), height, width, min(features.shape[-1], MAX_CHANNELS))
             # 3: splats → every tile's list, front to back.
             lists = bin_tiles(splats, width, height, options, expect=expect, device=device)
             # 4: lists → pixels.
             rendered = rasterize(splats, features, lists, width, height, behind, options, median=return_medians, device=device)
-            if lists.complete():
+            if projected.complete() and lists.complete():
                 break
     images, alphas = (part.unflatten(0, lead) for part in (rendered.colors, rendered.alphas))
 

@@ -5,10 +5,10 @@ and Gaussian of its scene. Packed splats: only the visible ones (slang/kernels/s
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -64,6 +64,8 @@ class SplatIds:
     images: Array | None = None  # [M] uint32, cameras
     gaussians: Array | None = None  # [M] uint32
     offsets: Array | None = None  # [C + 1] uint32, the first row of each camera
+    # Packed splats are those of all cameras and Gaussians, in the order of dense ones.
+    whole: bool = field(default=False, kw_only=True)
 
     @property
     def packed(self) -> bool:
@@ -76,9 +78,32 @@ class SplatIds:
         empty, full = device.memory.empty, device.memory.full
         return cls(empty(splats, np.uint32), empty(splats, np.uint32), full((cameras + 1,), 0, np.uint32))
 
+    @classmethod
+    def of_all(cls, device: Device, cameras: int, gaussians: int, scenes: int) -> Self:
+        """The ids of splats of all cameras and of all `gaussians` of their scenes."""
+        images, of_scene = np.divmod(np.arange(cameras * gaussians, dtype=np.uint32), np.uint32(gaussians))
+        all_gaussians = images // np.uint32(cameras // scenes) * np.uint32(gaussians) + of_scene
+        offsets = np.arange(cameras + 1, dtype=np.uint32) * np.uint32(gaussians)
+        return cls(*(device.memory.array(a) for a in (images, all_gaussians, offsets)), whole=True)
+
 
 # The ids of splats that are not packed.
 DENSE = SplatIds()
+
+_T = TypeVar("_T")
+
+
+class Recent(dict[tuple[int, int], _T]):
+    """A result of recent renders, by two of their sizes. The next render of these sizes may expect it."""
+
+    def __setitem__(self, sizes: tuple[int, int], value: _T) -> None:
+        if len(self) == 1024:
+            self.clear()
+        super().__setitem__(sizes, value)
+
+
+# By the numbers of cameras and of splats, True if all splats were visible.
+all_visible: Recent[bool] = Recent()
 
 
 @dataclass(frozen=True)
@@ -155,6 +180,13 @@ class ProjectedSplats:
         """C, counting all scenes."""
         return self.ids.offsets.size - 1 if self.ids.offsets is not None else self.depths.shape[:-1].numel()
 
+    def complete(self) -> bool:
+        """Return True if all packed splats are visible; else let `project(…, expect=True)` count them next time."""
+        if not self.ids.whole or bool((primal(self.radii)[:, 0] > 0).all()):
+            return True
+        all_visible[self.cameras, len(self.radii)] = False
+        return False
+
     @cached_property
     def image_ids(self) -> Tensor | None:
         """The camera of each packed splat, [M] int64, counting through all scenes; None if dense."""
@@ -174,6 +206,10 @@ class ProjectedSplats:
 
     def gather(self, features: Tensor, gaussians: int, each_camera: bool) -> Tensor:
         """Expand features [..., N, D], or `each_camera` [..., C, N, D], to splats, with N = `gaussians` in each scene."""
+        if self.ids.whole:
+            views = self.cameras // features.shape[: -3 if each_camera else -2].numel()
+            dense = features if each_camera else features[..., None, :, :].expand(*(-1,) * (features.dim() - 2), views, -1, -1)
+            return dense.flatten(0, -2)
         if not self.ids.packed:
             return features if each_camera else features[..., None, :, :].expand(*self.depths.shape, features.shape[-1])
         rows, ids, images = features.reshape(-1, features.shape[-1]), self.gaussian_ids, self.image_ids

@@ -17,7 +17,7 @@ from splat_py.gpu.sorting import Pairs, PrefixSum, RadixSort
 from splat_py.gpu.tensors import as_tensor
 from splat_py.render.cameras import Cameras
 from splat_py.render.options import Options
-from splat_py.render.splats import ProjectedSplats, Splats
+from splat_py.render.splats import ProjectedSplats, Recent, Splats
 
 # No limit on a list's length, for devices that blend lists whole (kernels/status.slang).
 ANY_LENGTH = 0xFFFFFFFF
@@ -250,8 +250,6 @@ class BinnedTiles:
         """Return True if the lists have room for all elements, and remember their number for `bin_tiles(…, expect=True)`."""
         assert self.arrays.order is not None
         sizes = self.arrays.order.size, self.grid.count
-        if len(_expected) == _MOST_SIZES:
-            _expected.clear()
         # Views differ, so the largest number counts for a while.
         _expected[sizes] = max(self.count, _expected.get(sizes, 0) * 15 // 16)
         return self.count <= len(self.all_ids)
@@ -262,10 +260,10 @@ class BinnedTiles:
         return self.all_ids[: self.count]
 
 
-# Recent numbers of intersections by the numbers of splats and tiles; for how many sizes; and the largest to be expected. More
-# are counted before their lists are made, which costs little then and wastes no room.
-_expected: dict[tuple[int, int], int] = {}
-_MOST_SIZES, _MOST_EXPECTED = 1024, 1 << 22
+# Numbers of intersections by the numbers of splats and tiles; and the largest to be expected. More are counted before their
+# lists are made, which costs little then and wastes no room.
+_expected: Recent[int] = Recent()
+_MOST_EXPECTED = 1 << 22
 
 
 @forward_graph_break

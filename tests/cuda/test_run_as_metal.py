@@ -76,6 +76,7 @@ def test_as_metal(check: partial[None], cuda: CudaOnCpu, request: pytest.Fixture
     [
         named(splats.renders.test_crowded_tile_that_is_soon_opaque, 16),
         *(named(test_binning.test_a_list_that_is_too_small_is_not_overrun, one_word) for one_word in (False, True)),
+        named(splats.gsplat_intersection.test_indices_are_what_a_loop_over_pixels_blends),
         named(splats.moving_cameras.test_unscented, "equirectangular", False),
         named(splats.moving_cameras.test_rolling_shutter_of_a_lens_and_covariances),
         *(

@@ -197,6 +197,8 @@ def shipped() -> list[Specialisation]:
         dispatches.dispatch("loss", entry, **tiles)
         for pixel_loss in ("L2", "Charbonnier"):
             dispatches.dispatch("loss", entry, PACKED=False, PixelLoss=pixel_loss, **tiles)
+    for listed in ({}, {"LISTED": True}):
+        dispatches.dispatch("contributors", "findContributors", TILE_SIZE=8, **listed)
     PrefixSum(DEVICE, 9000).record(recorder, empty(9000, np.uint32))
     recorded = {(s.module, s.entry) for s in dispatches.found}
     for module, entry in declared():

@@ -117,8 +117,9 @@ class Tiled:
         return reference(*self.inputs[:4], *self.lists, self.backgrounds)
 
     def indices(self, first: int = 0, end: float = 1e10, T: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        T = torch.ones(*self.offsets.shape[:-2], HEIGHT, WIDTH, dtype=torch.float64) if T is None else T
-        return rasterize_to_indices_in_range(first, end, T, *self.splats, *self.lists)  # type: ignore[arg-type]
+        T = torch.ones(*self.offsets.shape[:-2], HEIGHT, WIDTH) if T is None else T.float()
+        splats = (part.float() for part in self.splats)
+        return rasterize_to_indices_in_range(first, end, T, *splats, *self.lists)  # type: ignore[arg-type]
 
 
 def tiled(

@@ -28,6 +28,7 @@ from splat_py.render.tiles import bin_tiles
 from tests.emulation.kernels import ACCUMULATIONS, GAUSSIANS, RASTERIZATIONS, TILE_SIZES, before
 from tests.emulation.program import Schedule
 from tests.emulation.schedules import OTHER_WIDTHS, SCHEDULES, TUNINGS, accumulate, every_order, named
+from tests.gsplat import test_intersection as gsplat_intersection
 from tests.gsplat import test_surfels as gsplat_surfels
 from tests.metal.device import MetalOnCpu
 from tests.reference import Scene
@@ -286,6 +287,7 @@ def test_colours_in_a_training_step(degree: int, camera_gradient: bool, accumula
             for bias, kept in ((-2, "one word"), (2, "two words"), (None, "all"))
         ),
         *(named(test_binning.test_lists_hold_what_a_pixel_can_see_and_little_else, True, size) for size in TILE_SIZES),
+        named(gsplat_intersection.test_indices_are_what_a_loop_over_pixels_blends),
     ],
 )
 def test_as_on_vulkan(check: Callable[[], None], metal: MetalOnCpu) -> None:

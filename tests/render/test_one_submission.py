@@ -15,7 +15,8 @@ from splat_py.gpu.arrays import Array, Memory
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import Recorder
 from splat_py.render import tiles
-from tests.render.test_packed import HEIGHT, OPTIONS, WIDTH, inputs_of, run
+from splat_py.render.splats import all_visible
+from tests.render.test_packed import HEIGHT, OPTIONS, WIDTH, C, N, inputs_of, run
 
 
 @contextmanager
@@ -40,9 +41,22 @@ def render(inputs: dict[str, Tensor], **options: Any) -> Tensor:
     return rasterization(**inputs, width=WIDTH, height=HEIGHT, **options)[0]
 
 
-@pytest.mark.parametrize(("packed", "submissions", "dispatches"), [(False, 1, 10), (True, 3, 13)])
-def test_few_submissions_and_dispatches(packed: bool, submissions: int, dispatches: int) -> None:
-    inputs = inputs_of()
+def inputs_all_visible(batch: tuple[int, ...] = (), **options: Any) -> dict[str, Tensor]:
+    """The scenes of `inputs_of` before the cameras that see all Gaussians."""
+    inputs = {name: tensor.detach() for name, tensor in inputs_of(batch, **options).items()}
+    inputs["viewmats"][..., :2, 3] = 0
+    inputs["means"][..., :2] *= 0.1
+    inputs["scales"] *= 3
+    inputs["means"][..., 2] = inputs["means"][..., 2].abs() + 0.5
+    return {name: tensor.requires_grad_() for name, tensor in inputs.items()}
+
+
+@pytest.mark.parametrize(
+    ("make_inputs", "packed", "submissions", "dispatches"),
+    [(inputs_of, False, 1, 10), (inputs_of, True, 3, 13), (inputs_all_visible, True, 1, 10)],
+)
+def test_few_submissions_and_dispatches(make_inputs: Any, packed: bool, submissions: int, dispatches: int) -> None:
+    inputs = make_inputs()
     render(inputs, packed=packed)
     spies = (patch.object(Recorder, n, autospec=True, side_effect=getattr(Recorder, n)) for n in ("submit", "dispatch"))
     with next(spies) as submit, next(spies) as dispatch:
@@ -96,6 +110,24 @@ def test_results_are_those_of_single_submissions(name: str, packed: bool, monkey
         assert meta.keys() == single[2].keys()
         tensors = [key for key, value in single[2].items() if isinstance(value, Tensor)]
         torch.testing.assert_close([meta[key] for key in tensors], [single[2][key] for key in tensors], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_splats_are_packed_again_if_some_are_no_longer_visible(name: str) -> None:
+    options = dict(OPTIONS[name])
+    of_colors: Any = {"colors": options.pop("colors", (3,)), "per_camera": options.pop("per_camera", False)}
+    all_visible.clear()
+    for make_inputs in (inputs_all_visible, inputs_of, inputs_of):
+        inputs = make_inputs((2,), **of_colors)
+        found = run(inputs, packed=True, **options)
+        assert len(found[2]["depths"]) < found[0].shape[0] * C * N or make_inputs is inputs_all_visible
+        expects = list(all_visible.values())
+        all_visible.clear()
+        expected = run(inputs, packed=True, **options)
+        assert expects == list(all_visible.values()) == [make_inputs is inputs_all_visible]
+        torch.testing.assert_close((found[0], found[1], found[3]), (expected[0], expected[1], expected[3]), rtol=0, atol=0)
+        tensors = [key for key, value in expected[2].items() if isinstance(value, Tensor)]
+        torch.testing.assert_close([found[2][key] for key in tensors], [expected[2][key] for key in tensors], rtol=0, atol=0)
 
 
 def test_lists_with_too_little_room_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -246,6 +246,21 @@ def test_checkpoints(case: Case, use_reentrant: bool) -> None:
     close(x.grad, expected)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_checkpoints_of_lists_that_grow(packed: bool) -> None:
+    """The second forward pass saves tensors of the same shapes as the first, though lists were expected to be shorter."""
+
+    def image(scales: Tensor, factor: float) -> Tensor:
+        return render(packed=packed, scales=scales * factor)[0]
+
+    scales = torch.full((N, 3), 0.02, requires_grad=True)
+    image(scales, 0.1)
+    checkpointed = checkpoint(image, scales, 10.0, use_reentrant=False)
+    (found,) = torch.autograd.grad(checkpointed.square().sum(), scales)
+    (expected,) = torch.autograd.grad(image(scales, 10.0).square().sum(), scales)
+    close(found, expected)
+
+
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_checkpoints_save_memory(use_reentrant: bool) -> None:
     """Before the backward pass only the image is held."""

@@ -16,6 +16,7 @@ CASES = (
     "project, cameras, PerPixel, compare-and-swap",
     "rasterise, 3 ch, 16 px, PerWave, compare-and-swap",
     "rasterise, crowded tile, PerIntersection, 256 a dispatch",
+    "contributors of pixels",
     "render, RGB, classic",
     "render, per intersection",
     "training step, auto",

@@ -19,6 +19,7 @@ from splat_py.gpu.sorting import Pairs, PrefixSum, RadixSort
 from splat_py.image.fitting import ImageFitter
 from splat_py.image.rasterizers import RASTERIZERS, TileRasterizer, draw
 from splat_py.portable import splat_slang
+from splat_py.render.contributors import Contributors
 from splat_py.render.options import Options
 from splat_py.render.project import project
 from splat_py.render.rasterization import rasterization
@@ -86,6 +87,7 @@ def cases() -> list[Case]:
             options = Options(16, accumulation=how)
             name = f"rasterise, crowded tile, {how}{f', {segment} a dispatch' if segment else ''}"
             found.append(_accumulating(name, "crowd", options, partial(_crowd, options, segment)))
+    found.append(Case("contributors of pixels", "rasterize 1", _contributors, needs=_FORWARD))
     plain = Options(16)
     found.append(_accumulating("rasterise, without absgrad", "rasterize 3", plain, partial(_rasterize, 3, plain)))
     for mode, filtering in RENDERS:
@@ -172,6 +174,14 @@ def _rasterize(channels: int, options: Options, device: Device, stored: Arrays) 
 def size_for(channels: int) -> tuple[int, int]:
     """The width and height of the image: many channels get few pixels, but still more than one tile."""
     return (WIDTH, HEIGHT) if channels <= 4 else (18, 17)
+
+
+def _contributors(device: Device, stored: Arrays) -> Arrays:
+    splats, options = _projected(inputs.splats(1)), Options(16)
+    tiles = bin_tiles(splats, WIDTH, HEIGHT, options, device=device)
+    found = Contributors.of(splats, tiles, options, WIDTH, HEIGHT, device)
+    alphas = stored["alphas"].shape
+    return {"alphas": np.bincount(found.pixels.cpu(), found.weights.cpu(), np.prod(alphas)).reshape(alphas)}
 
 
 def _crowd(options: Options, segment: int | None, device: Device, stored: Arrays) -> Arrays:
