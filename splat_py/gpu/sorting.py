@@ -55,22 +55,26 @@ class RadixSort:
         empty = device.memory.empty
         self._pairs = Pairs(empty(capacity, np.uint32), empty(capacity, np.uint32) if values else None)
 
-    def record(self, recorder: Recorder, pairs: Pairs, count: Array, bits: int, *, lowest: int = 0) -> tuple[Pairs, Pairs]:
+    def record(
+        self, recorder: Recorder, pairs: Pairs, count: Array, bits: int, *, lowest: int = 0, given: Array | None = None
+    ) -> tuple[Pairs, Pairs]:
         """Sort by `bits` of the keys from bit `lowest` on, above which all are 0; `count`, [1] uint32 on the device, is the
-        number of pairs. Return the sorted arrays and those that are free again: the given ones, overwritten, and ones that
-        this object owns, or the reverse."""
+        number of pairs. Return the sorted arrays and those that are free again: `pairs`, overwritten, and ones that this
+        object owns, or the reverse. The keys may be `given`, which are not overwritten; their values are their indices."""
         source, target = pairs, self._pairs
         digits = range(lowest, lowest + bits, _DIGIT_BITS)
         if self._blocks == 1:
-            self._dispatch(recorder, "sortAlone", source, target, count, shift=lowest, bits=bits)
+            self._dispatch(recorder, "sortAlone", source, target, count, given, shift=lowest, bits=bits)
             return (target, source) if len(digits) % 2 else (source, target)
         for shift in digits:
             for entry in ("countDigits", "scatter"):
-                self._dispatch(recorder, entry, source, target, count, shift=shift)
+                self._dispatch(recorder, entry, source, target, count, given, shift=shift, is_first=int(shift == lowest))
             source, target = target, source
         return source, target
 
-    def _dispatch(self, recorder: Recorder, entry: str, source: Pairs, target: Pairs, count: Array, **numbers: int) -> None:
+    def _dispatch(
+        self, recorder: Recorder, entry: str, source: Pairs, target: Pairs, count: Array, given: Array | None, **numbers: int
+    ) -> None:
         recorder.dispatch(
             "radix_sort",
             entry,
@@ -84,6 +88,8 @@ class RadixSort:
             THREADS=self._tuning.sort_threads,
             ITEMS=self._tuning.sort_items,
             TILE_BITS=self._tuning.sort_tile_bits,
+            given=given,
             VALUES=source.values is not None,
+            GIVEN=given is not None,
             **numbers,
         )

@@ -74,11 +74,11 @@ class Binning:
         self.max_tile_count = device.memory.full((1,), 0, np.uint32)
         self._device = device
         empty = device.memory.empty
-        self._depth_keys = empty(splats.count, np.uint32)
-        self._order = empty(splats.count, np.uint32) if by_depth else device.memory.arange(splats.count)
+        order = empty(splats.count, np.uint32) if by_depth else device.memory.arange(splats.count)
+        self._pairs = Pairs(empty(splats.count, np.uint32), order)
         self._splat_count = device.memory.full((1,), splats.count, np.uint32)
         self._depth_sort = RadixSort(device, splats.count)
-        self._sorted_order = self._order
+        self._sorted_order = order
         self._tile_counts = empty(splats.count, np.uint32)
         self._isect_offsets = PrefixSum(device, splats.count)
         self._offsets = empty(grid.count + 1, np.uint32)
@@ -108,9 +108,10 @@ class Binning:
         """Sort the splats by depth and count the tiles each one touches."""
         if self._by_depth:
             recorder.stage("sort depths")
-            self._dispatch(recorder, "depthKeysOf", self.splats.count, order=self._order, depth_keys=self._depth_keys)
-            pairs = Pairs(self._depth_keys, self._order)
-            (_, self._sorted_order), _ = self._depth_sort.record(recorder, pairs, self._splat_count, bits=32)
+            # A positive float's bits sort like the number.
+            depths = self.splats.depths.as_uint32
+            sorted_pairs, _ = self._depth_sort.record(recorder, self._pairs, self._splat_count, bits=32, given=depths)
+            self._sorted_order = sorted_pairs.values
         recorder.stage("bin")
         counts = self._tile_counts
         self._dispatch(recorder, "countTiles", self.splats.count, order=self._sorted_order, tile_counts=counts)

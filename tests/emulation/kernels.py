@@ -328,6 +328,8 @@ def _record_tiles(recorder: Recorder) -> None:
         for values in (keys, None):
             sort = RadixSort(_device(tuning), 9000, values=values is not None)
             sort.record(recorder, Pairs(keys, values), empty(1, np.uint32), bits=32)
+        sort = RadixSort(_device(tuning), 9000)
+        sort.record(recorder, Pairs(keys, keys), empty(1, np.uint32), bits=32, given=keys)
 
 
 def _record_rasterization(

@@ -78,7 +78,7 @@ def check(
     behind: int = 0,
     values: bool = True,
 ) -> None:
-    """The order is that of a stable sort by `bits` of the keys from bit `lowest` on.
+    """The order is that of a stable sort by `bits` of the keys from bit `lowest` on, also with `given` keys.
 
     Args:
         capacity: pairs for which the sort has room, of which only the device knows the count; as many as keys by default.
@@ -100,6 +100,14 @@ def check(
         np.testing.assert_array_equal(found.values.numpy()[: len(keys)], places)
     np.testing.assert_array_equal(found.keys.numpy()[: len(keys)], keys[places])
     np.testing.assert_array_equal(keys_array.numpy()[capacity:], everything[capacity:])
+    if values:
+        given = device.memory.array(everything)
+        scratch = Pairs(*(device.memory.empty(len(everything), np.uint32) for _ in range(2)))
+        with device.recording() as recorder:
+            found, _ = sort.record(recorder, scratch, count, bits, lowest=lowest, given=given)
+        np.testing.assert_array_equal(found.values.numpy()[: len(keys)], places)
+        np.testing.assert_array_equal(found.keys.numpy()[: len(keys)], keys[places])
+        np.testing.assert_array_equal(given.numpy(), everything)
 
 
 @pytest.fixture(params=TUNINGS.values(), ids=TUNINGS)
@@ -158,5 +166,6 @@ def test_stable_in_several_workgroups_and_tiles(tuning: Tuning) -> None:
 def test_two_dispatches_a_pass(count: int, bits: int, dispatches: int, tuning: Tuning) -> None:
     with patch.object(Recorder, "dispatch", autospec=True, side_effect=Recorder.dispatch) as dispatch:
         check(np.random.default_rng(5).integers(0, 1 << bits, count, dtype=np.uint32), tuning, bits=bits)
-    assert dispatch.call_count == dispatches
+    # With their own keys, and with given ones.
+    assert dispatch.call_count == 2 * dispatches
     assert all(call.args[3][0] <= tuning.sort_blocks for call in dispatch.call_args_list)

@@ -53,7 +53,7 @@ def inputs_all_visible(batch: tuple[int, ...] = (), **options: Any) -> dict[str,
 
 @pytest.mark.parametrize(
     ("make_inputs", "packed", "submissions", "dispatches"),
-    [(inputs_of, False, 1, 10), (inputs_of, True, 3, 13), (inputs_all_visible, True, 1, 10)],
+    [(inputs_of, False, 1, 9), (inputs_of, True, 3, 12), (inputs_all_visible, True, 1, 9)],
 )
 def test_few_submissions_and_dispatches(make_inputs: Any, packed: bool, submissions: int, dispatches: int) -> None:
     inputs = make_inputs()
