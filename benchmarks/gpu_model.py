@@ -255,11 +255,13 @@ class Model:
             work.counted["longest list"] * loop * LATENCY / (self.gpu.gigahertz * 1e6),
         )
 
-    def sort(self, count: float, bits: int, threads: int, values: bool) -> Time:
-        """Radix passes over keys of 4 bytes, which are read twice, and values as large."""
+    def sort(self, count: float, bits: int, threads: int, values: bool, given: bool = False) -> Time:
+        """Radix passes over keys of 4 bytes, which are read twice, and values as large, which the first pass does not read if
+        keys are given."""
         passes = math.ceil(bits / _DIGIT_BITS)
         blocks, items, rows = _GPU_TUNING.sort_blocks, _GPU_TUNING.sort_items, 1 << _GPU_TUNING.sort_tile_bits
-        how = f"ITEMS={items} THREADS={threads} TILE_BITS={_GPU_TUNING.sort_tile_bits} VALUES={values}"
+        # Both kernels that sort values have the same registers and shared memory.
+        how = f"{'GIVEN=True ' * values}ITEMS={items} THREADS={threads} TILE_BITS={_GPU_TUNING.sort_tile_bits} VALUES={values}"
         figures = self.kernels[f"radix_sort.scatter {how}"]
         # Each pair is counted once by digit, then twice by half a digit, where it takes five accesses. These are random ones to
         # 32 banks, the fullest of which has 3.4. Others in a row: two pairs, each counter four times, and six to write.
@@ -275,7 +277,7 @@ class Model:
         instructions = count * _SORT_INSTRUCTIONS + (blocks**2 << _DIGIT_BITS) * _HISTOGRAM_INSTRUCTIONS
         return Time(
             passes * (self._issue(instructions / _WAVE) + banks),
-            passes * self._memory(count * (20 if values else 12)) / share,
+            self._memory(count * (passes * (20 if values else 12) - 4 * given)) / share,
             0.0,
             # Count and scatter.
             self._launch(passes * 2),
@@ -302,7 +304,7 @@ class Model:
         return {
             "project": self.elementwise([find("project.projectForward")], n, n * (44 + 36)),
             "shade": self.elementwise([find("shade.shadeForward")], work.visible, work.visible * (192 + 12 + 8) + n * 20),
-            "sort depths": self.sort(n, 32, tuning.sort_threads, values=True),
+            "sort depths": self.sort(n, 32, tuning.sort_threads, values=True, given=True),
             "bin": self.elementwise(
                 map(find, ("tiles.countTiles", "tiles.emitIsects", "tiles.findTileOffsets", "prefix_sum.scanBlocks")),
                 n,

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from copy import copy
 from enum import Enum
+from functools import lru_cache
 from heapq import heappop, heappush
 
 import numpy as np
@@ -181,8 +182,7 @@ class Array:
     @property
     def address(self) -> spy.uint2:
         """Two words, the lower first, where the host reads the memory (`Bridge.ALIAS`); else 0."""
-        address = self.buffer.device_address if self.memory.bridge is Bridge.ALIAS else 0
-        return spy.uint2(address & 0xFFFFFFFF, address >> 32)
+        return _words_of(self.buffer.device_address if self.memory.bridge is Bridge.ALIAS else 0)
 
     def numpy(self) -> NDArray:
         """The contents: the device's own memory if the host shares it (`Bridge.ALIAS`), else a copy."""
@@ -249,6 +249,11 @@ class _HostView:
             "typestr": array.dtype.str,
             "data": (array.buffer.device_address, False),
         }
+
+
+@lru_cache(4096)
+def _words_of(address: int) -> spy.uint2:
+    return spy.uint2(address & 0xFFFFFFFF, address >> 32)
 
 
 def bucket(nbytes: int) -> int:

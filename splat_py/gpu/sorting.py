@@ -90,6 +90,6 @@ class RadixSort:
             TILE_BITS=self._tuning.sort_tile_bits,
             given=given,
             VALUES=source.values is not None,
-            GIVEN=given is not None,
             **numbers,
+            **({} if given is None else {"GIVEN": True}),
         )

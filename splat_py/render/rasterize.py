@@ -83,6 +83,7 @@ def rasterize(
         median: also find each pixel's median, the last splat reached with T > 0.5.
 
     Raises:
+        SplatError: a tensor is not float32, or is on another device than the others.
         NotImplementedError: absgrad with more than 128 channels.
     """
     inputs = {"means2d": splats.means2d, "conics": splats.conics, "opacities": splats.opacities}
