@@ -136,8 +136,8 @@ def rasterize_to_pixels_eval3d_extra(
     **named: Any,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """`rasterize_to_pixels_eval3d` with its arguments. Also returns the place in `flatten_ids` of each pixel's last Gaussian,
-    int32 [..., C, H, W], -1 without one; with `return_sample_counts` how many each pixel blends, by torch's operations, int32
-    [..., C, H, W]; and with `return_normals` Σ w n in world space, [..., C, H, W, 3]."""
+    int32 [..., C, H, W], -1 without one; with `return_sample_counts` how many each pixel blends, int32 [..., C, H, W]; and with
+    `return_normals` Σ w n in world space, [..., C, H, W, 3]."""
     bound = signature(rasterize_to_pixels_eval3d).bind(*args, **named)
     bound.apply_defaults()
     images, alphas, last, counts, normals = _blend(bound.arguments, return_sample_counts)
