@@ -78,7 +78,7 @@ def rasterize_top_contributing_gaussian_ids(
 
 
 class Blended(Contributors):
-    """What pixels blend, counted and listed as gsplat does. `pixels` may count through chosen pixels."""
+    """Counts and lists the splats of pixels as gsplat does. `pixels` may count through chosen pixels."""
 
     @classmethod
     def of_lists(

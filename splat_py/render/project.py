@@ -127,10 +127,10 @@ class Projection:
     def pack(self, device: Device, expect: bool) -> Self:
         """Return the same projection with packed splats: those of all cameras and Gaussians if recent ones were all visible and
         `expect` allows it, else after reading their number back from the device."""
-        cameras, gaussians = self.cameras, self.gaussians.per_scene
-        sizes = cameras.count, cameras.count * gaussians
+        cameras, gaussians = self.cameras.count, self.gaussians.per_scene
+        sizes = cameras, cameras * gaussians
         if expect and all_visible.get(sizes):
-            ids = SplatIds.of_all(device, cameras.count, gaussians, cameras.scenes)
+            ids = SplatIds.of_all(device, cameras, gaussians, self.cameras.scenes)
             return replace(self, splats=Splats.empty(device, sizes[1], options=self.options, ids=ids))
         visible = PrefixSum(device, sizes[1])
         none = SplatIds(*[device.memory.empty(0, np.uint32)] * 3)
@@ -138,7 +138,7 @@ class Projection:
             replace(self, splats=replace(self.splats, ids=none)).record_visible(recorder, visible)
         count = int(visible.total.numpy()[0])
         all_visible[sizes] = 0 < count == visible.count <= _MOST_EXPECTED
-        ids = SplatIds.empty(device, count, self.cameras.count)
+        ids = SplatIds.empty(device, count, cameras)
         work = replace(self, splats=Splats.empty(device, count, options=self.options, ids=ids))
         with device.recording() as recorder:
             work.record_packing(recorder, visible)

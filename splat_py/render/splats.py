@@ -182,7 +182,10 @@ class ProjectedSplats:
 
     def complete(self) -> bool:
         """Return True if all packed splats are visible; else let `project(…, expect=True)` count them next time."""
-        if not self.ids.whole or bool((primal(self.radii)[:, 0] > 0).all()):
+        if not self.ids.whole or self.ids.images is None:
+            return True
+        self.ids.images.memory.flush()
+        if bool((primal(self.radii)[:, 0] > 0).all()):
             return True
         all_visible[self.cameras, len(self.radii)] = False
         return False
@@ -207,9 +210,8 @@ class ProjectedSplats:
     def gather(self, features: Tensor, gaussians: int, each_camera: bool) -> Tensor:
         """Expand features [..., N, D], or `each_camera` [..., C, N, D], to splats, with N = `gaussians` in each scene."""
         if self.ids.whole:
-            views = self.cameras // features.shape[: -3 if each_camera else -2].numel()
-            dense = features if each_camera else features[..., None, :, :].expand(*(-1,) * (features.dim() - 2), views, -1, -1)
-            return dense.flatten(0, -2)
+            dense = features.reshape(-1, 1, gaussians, features.shape[-1])
+            return dense.expand(-1, self.cameras // len(dense), -1, -1).flatten(0, -2)
         if not self.ids.packed:
             return features if each_camera else features[..., None, :, :].expand(*self.depths.shape, features.shape[-1])
         rows, ids, images = features.reshape(-1, features.shape[-1]), self.gaussian_ids, self.image_ids

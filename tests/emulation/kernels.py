@@ -325,11 +325,9 @@ def _record_tiles(recorder: Recorder) -> None:
     for tuning in tunings.values():
         # More pairs than one workgroup sorts alone.
         keys = empty(9000, np.uint32)
-        for values in (keys, None):
+        for values, given in ((keys, None), (None, None), (keys, keys)):
             sort = RadixSort(_device(tuning), 9000, values=values is not None)
-            sort.record(recorder, Pairs(keys, values), empty(1, np.uint32), bits=32)
-        sort = RadixSort(_device(tuning), 9000)
-        sort.record(recorder, Pairs(keys, keys), empty(1, np.uint32), bits=32, given=keys)
+            sort.record(recorder, Pairs(keys, values), empty(1, np.uint32), bits=32, given=given)
 
 
 def _record_rasterization(
