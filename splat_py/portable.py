@@ -235,14 +235,14 @@ class Kernels:
         packed = self._device.memory.empty(gradient_length(count, coefficients))
         recorder = self._device.record()
         recorder.clear(packed)
-        sums.record(recorder, "sumPixels", v_image=self._device.memory.array(v_image.contiguous()))
+        sums.record(recorder, "sumPixels", v_image=self._device.memory.array(v_image))
         recorder.dispatch("portable", "writeGradient", linear_groups(count), sums=sums, packed=packed)
         recorder.submit()
         return packed.tensor().to(v_image.device)
 
     def _sums(self, colors: Tensor, opacities: Tensor, pixels: int) -> _Sums:
         memory = self._device.memory
-        given = memory.array(colors.contiguous()), memory.array(opacities.contiguous())
+        given = memory.array(colors), memory.array(opacities)
         return _Sums(*given, memory.empty((_SUMMANDS, 4)), memory.empty(4), len(colors), pixels)
 
 

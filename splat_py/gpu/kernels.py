@@ -45,6 +45,7 @@ _FAST = ("rasterize.", "project.projectBackward")
 # The most timestamps in a profile.
 _MOST_MARKS = 256
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_NUMBERS = (int, float)
 
 # Threads per workgroup, and workgroups per row of a grid.
 _THREADS = constant("parallel/threads", "THREADS")
@@ -203,8 +204,10 @@ class Pipeline:
             values = self._values = self._values or _Values(self._new_root(), {}, {})
             root, places, last = values
             for name, value in (*uniforms.items(), *((name, array.buffer) for name, array in buffers.items())):
-                # Equal floats may be zeros of different signs.
-                if name in last and (last[name] is value or (type(value) is int and last[name] == value)):
+                before = last.get(name)
+                # Zeros may have different signs.
+                equal = type(value) in _NUMBERS and before == value and (value or str(before) == str(value))
+                if equal or before is value:
                     continue
                 if name not in places:
                     path, member = bindings.paths[name]
@@ -376,6 +379,12 @@ class Recorder:
         """Allocate an array that only this recorder's commands use."""
         array = self._memory.empty(shape, dtype)
         self._arrays.append(array)
+        return array
+
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """Allocate an array of float32, and fill it with zeros when the commands run."""
+        array = self._memory.empty(shape)
+        self.clear(array)
         return array
 
     def copy(self, source: Array, target: Array, at: int) -> None:

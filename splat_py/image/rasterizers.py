@@ -354,7 +354,7 @@ class _Render(Stage):
     def forward(params: torch.Tensor, width: int, height: int, method: Method) -> tuple[torch.Tensor, tuple[Rasterizer, Array]]:
         device = device_for(params)
         rasterizer = rasterizer_for(device, params.shape[1], width, height, method)
-        parameters = device.memory.array(params.detach().contiguous())
+        parameters = device.memory.array(params)
         return as_tensor(draw(device, parameters, width, height, rasterizer), params), (rasterizer, parameters)
 
     @staticmethod
@@ -367,7 +367,7 @@ class _Render(Stage):
 
         def push(directions: tuple[int, ...], given: list[Any]) -> tuple[torch.Tensor]:
             tiles, memory = rasterizer.drawn_by_tiles(parameters), parameters.memory
-            d_parameters = memory.array(given[0].movedim(-2, 0).flatten(1).contiguous())
+            d_parameters = memory.array(given[0].movedim(-2, 0).flatten(1))
             d_image = memory.empty((*directions, *tiles.picture.shape[1:]))
             with tiles.device.recording() as recorder:
                 tiles.record_tangents(recorder, parameters, d_parameters, d_image)
@@ -382,7 +382,7 @@ class _Render(Stage):
         rasterizer, parameters = load_state(ctx)
         v_params = parameters.memory.empty(parameters.shape)
         with rasterizer.device.recording() as recorder:
-            rasterizer.record_backward(recorder, parameters, parameters.memory.array(v_image.contiguous()), v_params)
+            rasterizer.record_backward(recorder, parameters, parameters.memory.array(v_image), v_params)
         return as_tensor(v_params, v_image), None, None, None
 
 

@@ -67,9 +67,9 @@ class Cameras:
         poses, scenes = viewmats.detach().flatten(0, -3), math.prod(viewmats.shape[:-3])
         if viewmats_rs is not None:
             poses = torch.stack([poses, viewmats_rs.detach().flatten(0, -3)], 1)
-        coefficients = None if lenses is None else memory.array(lenses.detach().reshape(-1, LENS).contiguous())
-        intrinsics = memory.array(Ks.detach().flatten(0, -3).contiguous())
-        return cls(memory.array(poses.contiguous()), intrinsics, width, height, scenes, coefficients, shutter)
+        coefficients = None if lenses is None else memory.array(lenses.reshape(-1, LENS))
+        intrinsics = memory.array(Ks.flatten(0, -3))
+        return cls(memory.array(poses), intrinsics, width, height, scenes, coefficients, shutter)
 
     @property
     def count(self) -> int:
@@ -228,9 +228,7 @@ class SharedRows:
             return cls(sums)
         length = sums.shape[-1]
         # Only workgroups with a Gaussian have a row: `linear_groups` rounds large grids up.
-        parts = recorder.scratch((sums.size // length, scenes * -(-gaussians // _THREADS), length))
-        recorder.clear(parts)
-        return cls(sums, parts)
+        return cls(sums, recorder.zeros((sums.size // length, scenes * -(-gaussians // _THREADS), length)))
 
     def record_sum(self, recorder: Recorder) -> None:
         """Add the workgroups' partial rows to `sums`."""

@@ -41,7 +41,7 @@ class Contributors(NamedTuple):
         """Blend a part of each tile's list, before which pixels have `transmittances` [..., H, W], by default 1. Not
         differentiable."""
         splats, memory, sides = projected.arrays(device), device.memory, (tiles.grid.cameras, height, width)
-        through = memory.full(sides, 1) if transmittances is None else memory.array(transmittances.detach().contiguous())
+        through = memory.full(sides, 1) if transmittances is None else memory.array(transmittances)
         counts = memory.empty(sides, np.uint32)
         before = PrefixSum(device, counts.size)
         blended: dict[str, Any] = {"splats": splats, "lists": tiles.arrays, "segment": part, "rays": splats.rays}

@@ -80,27 +80,28 @@ class Projection:
         v_splats: StridedRows,
         v_depths: StridedRows,
         v_gaussians: GaussianArrays,
-        v_cameras: Array,
+        v_cameras: Array | None,
         v_rays: Array | None = None,
     ) -> None:
-        """Turn gradients of splats and rays into those of Gaussians, overwritten, and of cameras [C, `row_length`], added to. A
-        row of `v_splats` holds mean2d 2, shape, opacity 1; along rays also normal 3."""
+        """Turn gradients of splats and rays into those of Gaussians, overwritten, and with `Options.camera_gradient` those of
+        cameras [C, `row_length`], added to. A row of `v_splats` holds mean2d 2, shape, opacity 1; along rays also normal 3."""
         recorder.stage("project backward")
-        shared = SharedRows.over(recorder, v_cameras, self.gaussians.per_scene, self.options)
+        per_scene, pixels = self.gaussians.per_scene, self.cameras.width * self.cameras.height
+        shared = None if v_cameras is None else SharedRows.over(recorder, v_cameras, per_scene, self.options)
         self._dispatch(
             recorder,
             "projectBackward",
-            (*linear_groups(self.gaussians.per_scene)[:2], self.cameras.scenes),
+            (*linear_groups(per_scene)[:2], self.cameras.scenes),
             v_splats=v_splats,
             v_depths=v_depths,
             v_gaussians=v_gaussians,
             v_cameras=shared,
         )
-        if not self.options.camera_gradient:
+        if v_cameras is None or shared is None:
             return
         shared.record_sum(recorder)
         if v_rays is not None:
-            shared = SharedRows.over(recorder, v_cameras, self.cameras.width * self.cameras.height, self.options)
+            shared = SharedRows.over(recorder, v_cameras, pixels, self.options)
             self._dispatch(recorder, "differentiateRays", self._pixel_groups, rays=v_rays, v_cameras=shared)
             shared.record_sum(recorder)
 
@@ -289,10 +290,9 @@ class _Project(Stage):
     @first_derivative
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         work, device = load_state(ctx)
-        of_cameras = any(ctx.needs_input_grad[Placed._fields.index(name)] for name in _OF_CAMERAS)
         # means2d, depths, conics, opacities, normals and rays
         of_splats = *gradients[:4], *gradients[-3:-1]
-        v = _gradients(work, device, of_splats, ctx.saved_tensors[5].shape[:-2], of_cameras)
+        v = _gradients(work, device, of_splats, ctx.saved_tensors[5].shape[:-2])
         if work.options.sparse_grad:
             device.flush()
             ids = as_tensor(work.splats.ids.gaussians, v.means).view(torch.int32).long().unique()
@@ -325,9 +325,10 @@ def project_backward(
     """Return the gradients of `project` without autograd, from its arguments, its result and the result's gradients."""
     device = device_for(means, device)
     placed = Placed(means, quats, scales, opacities, viewmats, Ks, **others)
-    work = _projection(placed, None, (width, height), splats.arrays(device), options, device)
+    of_cameras = replace(options, camera_gradient=True)
+    work = _projection(placed, None, (width, height), splats.arrays(device), of_cameras, device)
     of_splats = v_means2d, v_depths, v_conics, v_opacities, None, v_rays
-    return _gradients(work, device, of_splats, viewmats.shape[:-2], of_cameras=True)
+    return _gradients(work, device, of_splats, viewmats.shape[:-2])
 
 
 def _differentiable(splats: Splats, like: Tensor) -> tuple[Any, ...]:
@@ -342,7 +343,7 @@ def _projection(
     memory = device.memory
 
     def array(tensor: Tensor | None) -> Array | None:
-        return None if tensor is None else memory.array(tensor.detach().contiguous())
+        return None if tensor is None else memory.array(tensor)
 
     cameras = Cameras.of(memory, placed.viewmats, placed.Ks, *size, placed.lenses, placed.viewmats_rs, options.shutter)
     means, quats, scales, opacities = (array(tensor) or memory.empty(0) for tensor in placed[:4])
@@ -350,24 +351,22 @@ def _projection(
     return Projection(gaussians, cameras, splats, options)
 
 
-def _gradients(
-    work: Projection, device: Device, of_splats: tuple[Tensor | None, ...], lead: torch.Size, of_cameras: bool
-) -> Placed:
-    """Return gradients of Gaussians, and with `of_cameras` those of cameras [*lead, ...], from those of means2d, depths,
-    conics, opacities, normals and rays."""
+def _gradients(work: Projection, device: Device, of_splats: tuple[Tensor | None, ...], lead: torch.Size) -> Placed:
+    """Return gradients of Gaussians, and with `Options.camera_gradient` those of cameras [*lead, ...], from those of means2d,
+    depths, conics, opacities, normals and rays."""
     v_means2d, v_depths, v_conics, v_opacities, v_normals, v_rays = of_splats
     memory, count, cameras, options = device.memory, work.splats.count, work.cameras, work.options
     columns = [(v_means2d, 2), (v_conics, options.shape_floats), (v_opacities, 1)]
     if options.along_rays:
         columns.append((v_normals, 3))
-    v_splats, v_depth_rows = (StridedRows(*side_by_side(memory, count, *given)) for given in (columns, [(v_depths, 1)]))
+    v_splats = StridedRows(*side_by_side(memory, count, *columns))
+    of_depths = None if v_depths is None else StridedRows(*side_by_side(memory, count, (v_depths, 1)))
     v_gaussians = work.gaussians.map(lambda array: memory.empty(array.shape))
-    v_cameras = memory.empty((cameras.count, cameras.row_length))
-    work = replace(work, options=replace(options, camera_gradient=of_cameras))
     with device.recording() as recorder:
-        recorder.clear(v_cameras)
-        of_pixels = None if v_rays is None else memory.array(v_rays.contiguous())
-        work.record_backward(recorder, v_splats, v_depth_rows, v_gaussians, v_cameras, of_pixels)
+        v_cameras = recorder.zeros((cameras.count, cameras.row_length)) if options.camera_gradient else None
+        of_pixels = None if v_rays is None else memory.array(v_rays)
+        of_depths = of_depths or StridedRows(recorder.zeros((count,)), 1)
+        work.record_backward(recorder, v_splats, of_depths, v_gaussians, v_cameras, of_pixels)
 
     like = next((gradient for gradient in of_splats if gradient is not None), torch.empty(0))
     v = v_gaussians
@@ -376,7 +375,7 @@ def _gradients(
         found = found._replace(quats=as_tensor(v.quats, like), scales=as_tensor(v.scales, like))
     else:
         found = found._replace(covars=as_tensor(v.covars, like))
-    if not of_cameras:
+    if v_cameras is None:
         return found
     device.flush()
     rows = as_tensor(v_cameras, like)

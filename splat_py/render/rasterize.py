@@ -161,7 +161,7 @@ class _Rasterize(Stage):
 
         def push(directions: tuple[int, ...], given: list[Any]) -> tuple[Tensor, ...]:
             memory = work.device.memory
-            arrays: list[Any] = [None if tensor is None else memory.array(tensor.contiguous()) for tensor in given]
+            arrays: list[Any] = [None if tensor is None else memory.array(tensor) for tensor in given]
             means2d, conics, opacities, colors, backgrounds, extras, rays = arrays
             backgrounds = backgrounds or memory.zeros((*directions, *work.backgrounds.shape))
             splats = Splats(means2d, opacities, conics, opacities, work.splats.radii, extras=extras, rays=rays)
@@ -179,12 +179,9 @@ class _Rasterize(Stage):
     def backward(ctx: Any, *v_given: Tensor | None) -> tuple[Tensor | None, ...]:
         work = load_state(ctx)
         needed, (_, *tensors, _, _) = ctx.needs_input_grad, ctx.saved_tensors
-        arrays = work.image.colors, work.image.alphas
-        v_images, v_alphas = (
-            tensors[3].new_zeros(array.shape) if v is None else v for v, array in zip(v_given, arrays, strict=False)
-        )
+        v_images = tensors[3].new_zeros(work.image.colors.shape) if v_given[0] is None else v_given[0]
         with work.device.recording():
-            v = _gradients(work, v_images, v_alphas, tensors[2].shape, of_backgrounds=needed[4], of_rays=needed[6])
+            v = _gradients(work, v_images, v_given[1], tensors[2].shape, of_backgrounds=needed[4], of_rays=needed[6])
             if work.options.absgrad:
                 ctx.means2d.absgrad = v.absgrad
             v_backgrounds = None if v.backgrounds is None else v.backgrounds.reshape(tensors[4].shape)
@@ -232,7 +229,6 @@ def rasterize_backward(
     work = _rasterization(splats, colors, tiles, backgrounds, rendered.arrays, options, device)
     with device.recording() as recorder:
         work.record_pack(recorder)
-    v_alphas = torch.zeros_like(rendered.alphas) if v_alphas is None else v_alphas
     return _gradients(work, v_images, v_alphas, splats.opacities.shape, of_backgrounds=True, of_rays=True)
 
 
@@ -247,22 +243,22 @@ def _rasterization(
 ) -> Rasterization:
     array, cameras, channels = device.memory.array, tiles.grid.cameras, colors.shape[-1]
     behind = colors.new_zeros(cameras, channels) if backgrounds is None else backgrounds.reshape(cameras, channels)
-    blended = array(colors.detach().contiguous()), array(behind.detach().contiguous())
+    blended = array(colors), array(behind)
     return Rasterization(device, splats.arrays(device), *blended, tiles.arrays, image, options)
 
 
 def _gradients(
-    work: Rasterization, v_images: Tensor, v_alphas: Tensor, splats: torch.Size, of_backgrounds: bool, of_rays: bool
+    work: Rasterization, v_images: Tensor, v_alphas: Tensor | None, splats: torch.Size, of_backgrounds: bool, of_rays: bool
 ) -> RasterizationGradients:
     """Return gradients of splats with shape `splats`, and with `of_backgrounds` and `of_rays` those of backgrounds and rays."""
     memory, options, channels = work.device.memory, work.options, work.colors.shape[-1]
     rows = memory.empty((work.splats.count, options.gradient_row_length(channels)))
-    v_colors, v_opacities = (memory.array(v.contiguous()) for v in (v_images, v_alphas))
     v_rays = memory.empty(work.splats.rays.shape) if of_rays and work.splats.rays is not None else None
+    v_colors, v_opacities = memory.array(v_images), None if v_alphas is None else memory.array(v_alphas)
     with work.device.recording() as recorder:
-        work.record_backward(recorder, v_colors, v_opacities, rows, v_rays)
+        work.record_backward(recorder, v_colors, v_opacities or recorder.zeros(work.image.alphas.shape), rows, v_rays)
     widths = 2, options.shape_floats, 1, channels, options.extras, 2 * options.absgrad
-    parts = as_tensor(rows, v_images).unflatten(0, splats).split(widths, -1)
+    parts = as_tensor(rows, v_images).view(*splats, rows.shape[1]).split_with_sizes(widths, -1)
     means2d, conics, opacities, colors, extras, absgrad = parts
     v_backgrounds = None
     if of_backgrounds:

@@ -103,18 +103,18 @@ class Shading:
         v_colors: StridedRows,
         v_means: Array,
         v_features: FeatureArrays | None,
-        v_cameras: Array,
+        v_cameras: Array | None,
         add_to_means: bool = False,
         v_weights: Array | None = None,
         summed: bool = False,
         learnt: object = None,
     ) -> None:
         """Turn gradients of colours into those of features and means, overwritten (with `add_to_means`, means added to).
-        Gradients of cameras are added to. `summed` adds up features' over cameras before they are stored.
+        With `Options.camera_gradient`, cameras' are added to. `summed` adds up features' over cameras before they are stored.
         Features in float4s that one camera sees may learn at once, as `AdamRows` (kernels/adam.slang), without `v_features`."""
         recorder.stage("shade backward")
         options, scenes, per_scene = self.options, self.cameras.scenes, self._per_scene
-        of_cameras = SharedRows.over(recorder, v_cameras, per_scene, options)
+        of_cameras = None if v_cameras is None else SharedRows.over(recorder, v_cameras, per_scene, options)
         of_weights = None
         if v_weights is not None:
             recorder.clear(v_weights)
@@ -132,7 +132,7 @@ class Shading:
             ADD_TO_MEANS=add_to_means,
             SUMMED=summed or self.features.halves is not None,
         )
-        if options.camera_gradient:
+        if of_cameras is not None:
             of_cameras.record_sum(recorder)
         if of_weights is not None:
             of_weights.record_sum(recorder)
@@ -267,7 +267,7 @@ class _Shade(Stage):
         _, means, features, viewmats, _, weights = ctx.saved_tensors
 
         def push(directions: tuple[int, ...], given: list[Any]) -> tuple[Tensor, ...]:
-            arrays: list[Any] = [None if t is None else device.memory.array(t.float().contiguous()) for t in given]
+            arrays: list[Any] = [None if t is None else device.memory.array(t.float()) for t in given]
             d_colors = device.memory.empty((*directions, *work.colors.shape))
             with device.recording() as recorder:
                 work.record_tangents(recorder, d_colors, *arrays)
@@ -329,7 +329,7 @@ def _shading(
     empty = device.memory.empty
 
     def array(tensor: Tensor) -> Array:
-        return device.memory.array(tensor.detach().contiguous())
+        return device.memory.array(tensor)
 
     # Only the cameras' centres matter: intrinsics, image size and lenses are never read.
     cameras = Cameras.of(device.memory, viewmats, viewmats.new_zeros(*viewmats.shape[:-2], 3, 3), 0, 0)
@@ -349,18 +349,17 @@ def _gradients(
     empty, stored, halves = device.memory.empty, work.features.stored, work.features.halves is not None
     v_means = empty(work.means.shape)
     v_features = empty((work.means.size // 3, -(-stored // 2)) if halves else features.shape)
-    v_cameras = empty((work.cameras.count, CAMERA_ROW))
     v_weights = None if work.weights is None else empty(work.weights.shape)
     view = StridedRows(*side_by_side(device.memory, v_colors.numel() // 3, (v_colors, 3)))
     of_features = FeatureArrays.of(v_features, stored, halves)
     with device.recording() as recorder:
-        recorder.clear(v_cameras)
+        v_cameras = recorder.zeros((work.cameras.count, CAMERA_ROW)) if of_cameras else None
         # CPU drivers have memory for registers.
         summed = device.software and work.cameras.per_scene > 1
         work.record_backward(recorder, view, v_means, of_features, v_cameras, v_weights=v_weights, summed=summed)
     if of_cameras or halves:
         device.flush()
-    v_viewmats = camera_gradients(as_tensor(v_cameras, v_colors))[0].unflatten(0, lead) if of_cameras else None
+    v_viewmats = None if v_cameras is None else camera_gradients(as_tensor(v_cameras, v_colors))[0].unflatten(0, lead)
     found = as_tensor(v_features, v_colors)
     if halves:
         found = found.view(torch.float16)[:, :stored].reshape(features.shape)

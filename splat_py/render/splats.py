@@ -170,9 +170,9 @@ class ProjectedSplats:
     def arrays(self, device: Device) -> Splats:
         """Copy the splats to a device, without normals."""
         tensors = (self.means2d, self.depths, self.conics, self.opacities, self.radii)
-        means2d, depths, conics, opacities, radii = (device.memory.array(primal(t).contiguous()) for t in tensors)
+        means2d, depths, conics, opacities, radii = (device.memory.array(primal(t)) for t in tensors)
         others = (self.extras, self.rays)
-        extras, rays = (None if t is None else device.memory.array(primal(t).contiguous()) for t in others)
+        extras, rays = (None if t is None else device.memory.array(primal(t)) for t in others)
         return Splats(means2d, depths, conics, opacities, radii, self.ids, extras, rays=rays)
 
     @property

@@ -114,8 +114,6 @@ class CaptureModel:
         background = np.zeros_like(dataset.background) if config.environment else dataset.background
         self.backgrounds = RandomBackgrounds(device, dataset, config.seed) if config.random_background else None
         self.background = device.memory.array(background[None])
-        # Placeholder if cameras are not refined.
-        self.no_gradients = device.memory.empty((1, CAMERA_ROW))
 
     def state(self) -> State:
         parts = (self.looks, self.cameras, self.environment)
@@ -142,14 +140,9 @@ class CaptureStep:
         self._before = step * model.config.photographs + order
         self._v_look: Array | None = None
         self._v_environment: Array | None = None
-        self.v_projection = self.v_shading = model.no_gradients
-
-        def zeros(shape: tuple[int, ...]) -> Array:
-            if recorder is None:
-                return model.device.memory.zeros(shape)
-            array = recorder.scratch(shape)
-            recorder.clear(array)
-            return array
+        self.v_projection: Array | None = None
+        self.v_shading: Array | None = None
+        zeros = model.device.memory.zeros if recorder is None else recorder.zeros
 
         if model.cameras:
             self.v_projection, self.v_shading = zeros((1, captured.row_length)), zeros((1, CAMERA_ROW))
@@ -187,8 +180,8 @@ class CaptureStep:
 
     @property
     def gradients(self) -> list[Array]:
-        of_cameras = [self.v_projection, self.v_shading] if self._model.cameras else []
-        return [*of_cameras, *(array for array in (self._v_look, self._v_environment) if array is not None)]
+        found = self.v_projection, self.v_shading, self._v_look, self._v_environment
+        return [array for array in found if array is not None]
 
     def update(self, recorder: Recorder, status: Array) -> None:
         """Update the learnt parts, unless `status` says that the step does not count."""
@@ -199,7 +192,7 @@ class CaptureStep:
             model.looks.record_update(recorder, place, self._v_look, status, epoch, before, progress)
         if model.environment and self._v_environment is not None:
             model.environment.record_update(recorder, self._v_environment, status, before, progress)
-        if model.cameras:
+        if model.cameras and self.v_projection is not None and self.v_shading is not None:
             v = self.v_projection, self.v_shading
             model.cameras.record_update(recorder, place, self._captured, v, status, epoch=epoch, step=before, progress=progress)
 

@@ -312,7 +312,7 @@ class _Compare(torch.autograd.Function):
         pixel_weight, ssim_weight = weights.pixel_weight / images, weights.ssim_weight / images
         comparison = replace(weights, pixel_weight=pixel_weight, ssim_weight=ssim_weight, channels=channels, packed=False)
         sweeps = SsimPasses(device, width, height, comparison)
-        arrays = [device.memory.array(tensor.detach().contiguous()) for tensor in (x, y)]
+        arrays = [device.memory.array(tensor) for tensor in (x, y)]
         sums = [device.memory.empty(SUMS) for _ in arrays]
         gradients = [device.memory.empty(array.shape) if ctx.needs_input_grad[i] else None for i, array in enumerate(arrays)]
 

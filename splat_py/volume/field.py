@@ -216,7 +216,7 @@ class _Render(Stage):
         volume = field(device, *(stored(device, part.detach()) for part in parameters))
         rays = Rays(array(rays_o.detach()), array(rays_d.detach()), *size)
         image = RayImage.empty(device, rays.count)
-        behind = array(background.detach().contiguous())
+        behind = array(background)
         with device.recording() as recorder:
             volume.record_occupancy(recorder, march)
             volume.record_forward(recorder, march, rays, behind, image)
@@ -234,7 +234,7 @@ class _Render(Stage):
 
         def push(directions: tuple[int, ...], given: list[Any]) -> tuple[Tensor, ...]:
             array, d_image = volume.device.memory.array, RayImage.empty(volume.device, *directions, rays.count)
-            rays_o, rays_d, background = (array(tensor.contiguous()) for tensor in given[:3])
+            rays_o, rays_d, background = (array(tensor) for tensor in given[:3])
             parts = [part.flatten(len(directions)).float() for part in given[3:] if part is not None]
             field = array(torch.cat(parts, -1)) if parts else None
             with volume.device.recording() as recorder:
@@ -250,7 +250,7 @@ class _Render(Stage):
         device, like = volume.device, ctx.saved_tensors[1]
         shapes = (rays.count, 3), (rays.count,), (rays.count,)
         v_results = [like.new_zeros(shape) if v is None else v for v, shape in zip(v_given, shapes, strict=False)]
-        v_image = RayImage(*(device.memory.array(v.contiguous()) for v in v_results))
+        v_image = RayImage(*(device.memory.array(v) for v in v_results))
         wanted = ctx.needs_input_grad[4:]
         v_parameters: list[Tensor | None] = [None] * len(dtypes)
         v_rays = Rays(*(device.memory.empty((rays.count, 3)) for _ in range(2))) if any(wanted[:2]) else None

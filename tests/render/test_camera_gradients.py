@@ -17,11 +17,11 @@ def test_a_row_for_each_workgroup_that_has_a_gaussian(gaussians: int) -> None:
     """The kernel counts workgroups with a Gaussian; a grid with several rows of workgroups has more."""
     shapes: list[Any] = []
 
-    def scratch(shape: tuple[int, ...]) -> Any:
+    def zeros(shape: tuple[int, ...]) -> Any:
         shapes.append(shape)
         return SimpleNamespace(shape=shape)
 
-    recorder = cast(Recorder, SimpleNamespace(scratch=scratch, clear=lambda array: None))
+    recorder = cast(Recorder, SimpleNamespace(zeros=zeros))
     v_cameras = _Memory().array(np.zeros((2, CAMERA_ROW), np.float32))
     SharedRows.over(recorder, v_cameras, gaussians, Options(16, accumulation="PerIntersection"))
     assert shapes == [(2, -(-gaussians // 64), CAMERA_ROW)]
