@@ -302,7 +302,7 @@ def open_device(adapter: Adapter) -> Device:
         raise NoDeviceError(availability.why_not_opened(adapter.backend, adapter.name, error)) from error
     if adapter.backend == "software":
         _let_threads_sleep()
-    kernels = KernelCache(handle)
+    kernels = KernelCache(handle, unrolled=adapter.backend != "software")
     kernels.observers.append(lambda _: cache.kernel_is_due())
     memory = Memory(handle, {"software": Bridge.ALIAS, "cuda": Bridge.CUDA}.get(adapter.backend, Bridge.COPY))
     memory.forget_buffers = kernels.forget_buffers

@@ -123,9 +123,9 @@ def _compile(target: Target, module: str, entry: str, constants: dict[str, Any])
     if constants:
         # As in `KernelCache`, the values form a small module, linked like modules of the caller's own types.
         types.append(UserType("", specialisation_source(module, constants)))
-    folders = [folder for folder in (compiled_modules(), shader_folder()) if folder]
+    folders = [folder for folder in (compiled_modules(unrolled=True), shader_folder()) if folder]
     texts = {kind.module: kind.text for kind in types}
-    return _linked(target, (folders, folder_made()), f"kernels/{module}", entry, texts)
+    return _linked(target, (folders, folder_made(unrolled=True)), f"kernels/{module}", entry, texts)
 
 
 @in_compiler_thread

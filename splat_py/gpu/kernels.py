@@ -230,10 +230,12 @@ class Kernel:
 
 class KernelCache:
     """The kernels of one device, each compiled when it is first asked for. When the newest of its compiler sessions is full, or
-    the folder of compiled modules is another, it opens another session and frees the oldest with its kernels."""
+    the folder of compiled modules is another, it opens another session and frees the oldest with its kernels. With `unrolled`,
+    no loop is left to the driver (`compiled_modules`)."""
 
-    def __init__(self, device: spy.Device) -> None:
+    def __init__(self, device: spy.Device, unrolled: bool = True) -> None:
         self._device = device
+        self._unrolled = unrolled
         # With exact mathematics and with fast, each time the oldest first.
         self._sessions: dict[bool, list[tuple[spy.SlangSession, dict[tuple[Any, ...], Kernel]]]] = {False: [], True: []}
         # The kernels of all sessions by all constants that a dispatch has, used or not.
@@ -258,7 +260,7 @@ class KernelCache:
         for _, kernels in sessions:
             if key in kernels:
                 return kernels[key]
-        folder = folder_made()
+        folder = folder_made(unrolled=self._unrolled)
         if not sessions or len(sessions[-1][1]) == _KERNELS_PER_SESSION or folder != self._folders[fast]:
             self._folders[fast] = folder
             self._sessions[fast] = sessions = [*sessions, (self._open_session(fast), {})][-_SESSIONS:]
@@ -282,7 +284,7 @@ class KernelCache:
     def _open_session(self, fast: bool) -> spy.SlangSession:
         # The device's own serves functions of Slang: in a compiled module, SlangPy does not find the types that it imports.
         options = self._device.slang_session.desc.compiler_options
-        paths, compiled = options.include_paths, compiled_modules()
+        paths, compiled = options.include_paths, compiled_modules(unrolled=self._unrolled)
         options.include_paths = [*([compiled] if compiled else []), *paths]
         options.floating_point_mode = spy.SlangFloatingPointMode.fast if fast else spy.SlangFloatingPointMode.default
         session = self._device.create_slang_session(options)
