@@ -380,9 +380,9 @@ class _Render(Stage):
     def backward(ctx: Any, v_image: torch.Tensor, _: None) -> tuple[torch.Tensor, None, None, None]:
         alert_not_deterministic("image.render")
         rasterizer, parameters = load_state(ctx)
-        v_params = parameters.memory.empty(parameters.shape)
+        of_pixels, v_params = parameters.memory.array(v_image), parameters.memory.empty(parameters.shape)
         with rasterizer.device.recording() as recorder:
-            rasterizer.record_backward(recorder, parameters, parameters.memory.array(v_image), v_params)
+            rasterizer.record_backward(recorder, parameters, of_pixels, v_params)
         return as_tensor(v_params, v_image), None, None, None
 
 

@@ -361,11 +361,11 @@ def _gradients(work: Projection, device: Device, of_splats: tuple[Tensor | None,
         columns.append((v_normals, 3))
     v_splats = StridedRows(*side_by_side(memory, count, *columns))
     of_depths = None if v_depths is None else StridedRows(*side_by_side(memory, count, (v_depths, 1)))
+    of_pixels = None if v_rays is None else memory.array(v_rays)
     v_gaussians = work.gaussians.map(lambda array: memory.empty(array.shape))
     with device.recording() as recorder:
-        v_cameras = recorder.zeros((cameras.count, cameras.row_length)) if options.camera_gradient else None
-        of_pixels = None if v_rays is None else memory.array(v_rays)
         of_depths = of_depths or StridedRows(recorder.zeros((count,)), 1)
+        v_cameras = recorder.zeros((cameras.count, cameras.row_length)) if options.camera_gradient else None
         work.record_backward(recorder, v_splats, of_depths, v_gaussians, v_cameras, of_pixels)
 
     like = next((gradient for gradient in of_splats if gradient is not None), torch.empty(0))

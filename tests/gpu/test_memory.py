@@ -3,6 +3,7 @@
 import gc
 import os
 import weakref
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
@@ -83,6 +84,20 @@ def test_a_tensor_keeps_its_memory() -> None:
     gc.collect()
     memory.array(np.zeros(50_000, np.float32))
     assert torch.equal(tensor, torch.arange(50_000, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("view", [lambda t: t, lambda t: t.mT, lambda t: t[::2, 1:], lambda t: t[:1].expand(4, -1)])
+def test_any_view_of_a_tensor_is_copied_in_its_order(view: Callable[[torch.Tensor], torch.Tensor], own: bool) -> None:
+    """Also of a tensor that aliases device memory, while commands that write it are recorded."""
+    values, memory = torch.arange(12.0).reshape(4, 3), get_device().memory
+    array = memory.array(values)
+    with get_device().recording() as recorder:
+        written = array.tensor()
+        if own:
+            recorder.clear(array)
+        copy = memory.array(view(written if own else values).detach().requires_grad_()).numpy()
+    np.testing.assert_array_equal(copy, view(torch.zeros(4, 3) if own else values))
 
 
 def test_bits_are_the_same_memory() -> None:

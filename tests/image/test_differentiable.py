@@ -125,6 +125,14 @@ def test_transposed_and_detached() -> None:
     np.testing.assert_array_equal(picture.numpy(), image.render(params.contiguous(), 6, 5).numpy())
 
 
+def test_a_gradient_that_is_a_view_of_a_render() -> None:
+    """It lies in device memory, in another order."""
+    params = torch.tensor(blobs_of(np.random.default_rng(43), 10), dtype=torch.float32, requires_grad=True)
+    view = image.render(params.detach(), 6, 6).transpose(0, 1)
+    given, copied = (torch.autograd.grad(image.render(params, 6, 6), params, v)[0] for v in (view, view.clone()))
+    torch.testing.assert_close(given, copied, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("params", "size", "message"),
     [
