@@ -6,8 +6,9 @@ its own copy in the system's temporary folder, made from a file that is named by
 
     <user's cache>/splat_py/<hash of the shaders and of SlangPy's version>/kernels-<checksum>.mdb
 
-A copy with new kernels is stored as such a file. Files that are damaged, or cannot be read or written, only cost compile time.
-Emitted Metal source lies in the same folder, one file per kernel (`EmissionCache`).
+A copy with new kernels is stored as such a file, unless another process has stored a larger one. Files that are damaged, or
+cannot be read or written, only cost compile time. Emitted Metal source lies in the same folder, one file per kernel
+(`EmissionCache`).
 """
 
 import atexit
@@ -87,6 +88,8 @@ class CompileCache:
                 return
             self._kept.mkdir(parents=True, exist_ok=True)
             older = list(self._kept.glob("kernels-*.mdb"))
+            if any(_size(file) > len(content) for file in older):
+                return
             with atomic_path(self._kept / f"kernels-{checksum}.mdb") as temporary:
                 temporary.write_bytes(content)
             self._checksum = checksum
@@ -134,6 +137,13 @@ def _age(path: Path) -> float:
         return -path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _prune(root: Path) -> None:

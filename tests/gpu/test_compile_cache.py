@@ -54,6 +54,16 @@ def test_what_a_process_compiles_the_next_one_has(tmp_path: Path, temporary: Pat
     assert not list(temporary.iterdir())
 
 
+def test_the_larger_of_two_copies_is_kept(tmp_path: Path) -> None:
+    """Of two processes that compile at once, the one with more kernels."""
+    both = [CompileCache(tmp_path / "kept") for _ in range(2)]
+    for cache, content in zip(both, (b"three kernels", b"two"), strict=True):
+        database(cache).write_bytes(content)
+        cache._close()
+    (file,) = (tmp_path / "kept").iterdir()
+    assert file.read_bytes() == b"three kernels"
+
+
 @pytest.mark.parametrize("damage", [b"", b"tw", b"twp", b"two and more"])
 def test_a_damaged_file_is_named_removed_and_made_anew(damage: bytes, tmp_path: Path) -> None:
     file = kept(tmp_path / "kept", b"two")
