@@ -108,6 +108,9 @@ class _Dispatches:
     def scratch(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:
         return _Memory().empty(shape, dtype)
 
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        return self.scratch(shape)
+
     def clear(self, array: Array) -> None:
         pass
 
