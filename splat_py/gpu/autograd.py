@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+from torch.autograd.forward_ad import unpack_dual
 
 from splat_py.base.errors import SplatError
 
@@ -52,8 +52,7 @@ def _is_transformed(value: Any) -> bool:
 
 
 def _has_tangent(value: Any) -> bool:
-    # Outside `forward_ad.dual_level`, tensors have none.
-    return forward_ad._current_level >= 0 and isinstance(value, Tensor) and forward_ad.unpack_dual(value).tangent is not None
+    return isinstance(value, Tensor) and unpack_dual(value).tangent is not None
 
 
 def has_derivative(value: Any) -> bool:
@@ -181,7 +180,7 @@ def backward_early(ctx: Any, gradients: Sequence[Tensor | None]) -> None:
     # Shading, whose colours are among the last tensors, before projection.
     for node, by_output in reversed(expected.items()):
         given = [by_output.get(output) for output in range(len(node._input_metadata))]
-        node.early = _Early(given, _versions(given), node._forward_cls.backward.__wrapped__(_Context(node), *given))
+        node.early = _Early(given, _versions(given), node._forward_cls.backward(node, *given))
 
 
 def _is_stage_or_leaf(node: Any) -> bool:
@@ -246,7 +245,7 @@ class Tangents(torch.autograd.Function):
             for i, (t, d) in enumerate(zip(tensors, tangents, strict=False))
         ]
         # Differentiating a tangent by any of these raises.
-        sources = [forward_ad.unpack_dual(t).primal for t in tensors if t is not None]
+        sources = [unpack_dual(t).primal for t in tensors if t is not None]
         return cls.apply(push, len(given), *given, *sources)
 
     @staticmethod

@@ -88,7 +88,7 @@ class CompileCache:
                 return
             self._kept.mkdir(parents=True, exist_ok=True)
             older = list(self._kept.glob("kernels-*.mdb"))
-            if any(_size(file) > len(content) for file in older):
+            if any(_age_and_size(file)[1] > len(content) for file in older):
                 return
             with atomic_path(self._kept / f"kernels-{checksum}.mdb") as temporary:
                 temporary.write_bytes(content)
@@ -100,7 +100,7 @@ class CompileCache:
 
     def _read(self) -> bytes | None:
         """Return the newest stored kernels that are intact, and remove damaged ones."""
-        for file in sorted(self._kept.glob("kernels-*.mdb"), key=_age):
+        for file in sorted(self._kept.glob("kernels-*.mdb"), key=_age_and_size):
             try:
                 content = file.read_bytes()
             except OSError as error:
@@ -132,25 +132,19 @@ class CompileCache:
         return folder / "rhi" / "data.mdb"
 
 
-def _age(path: Path) -> float:
+def _age_and_size(path: Path) -> tuple[float, int]:
     try:
-        return -path.stat().st_mtime
+        found = path.stat()
     except OSError:
-        return 0.0
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+        return 0.0, 0
+    return -found.st_mtime, found.st_size
 
 
 def _prune(root: Path) -> None:
     """Remove the folders of other shader versions, except the last ones used."""
     with suppress(OSError):
         folders = [folder for folder in root.iterdir() if folder.is_dir()]
-        for folder in sorted(folders, key=_age)[_KEPT_FOLDERS:]:
+        for folder in sorted(folders, key=_age_and_size)[_KEPT_FOLDERS:]:
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -4,7 +4,7 @@
     <user's cache>/splat_py/<hash of the shaders and of SlangPy's version>/modules/<module>.slang-module
 
 Loops with `[unroll]` are left to a CPU driver, which unrolls them in a tenth of the time: the loss's kernels compile in 0.3 s
-instead of 4.7, and a training step is 3 % faster. Metal and WGSL lack such a hint. So other devices have modules of their own,
+instead of 4.7, and a training step is 3 % faster. Metal and WGSL lack such a hint, so other devices have modules of their own,
 `modules-unrolled`, where these loops have `[ForceUnroll]`. Loops of differentiated functions always have it.
 
 Slang 2026.12 aborts if a session reads a module's text, and later a module that imports the first one in the compiler's own
@@ -69,28 +69,28 @@ def _make(folder: Path, unrolled: bool) -> None:
     sources = {name: _hash_of([part.name for part in scope(name)]) for name in _modules()}
     index: dict[str, tuple[str, str]] = {}
     with atomic_folder(folder) as made, TemporaryDirectory() as texts:
-        if unrolled:
-            for name in sources:
-                path = Path(texts, f"{name}.slang")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes((shader_folder() / f"{name}.slang").read_bytes().replace(b"[unroll]", b"[ForceUnroll]"))
 
         def write(name: str, content: bytes) -> None:
-            binary = made / f"{name}.slang-module"
-            binary.parent.mkdir(parents=True, exist_ok=True)
-            binary.write_bytes(content)
+            _write(made / f"{name}.slang-module", content)
             index[name] = sources[name], checksum_of(content)
 
         for name, source in sources.items():
             if source in others:
                 write(name, others[source].read_bytes())
         missing = [name for name in sources if name not in index]
-        read_from = Path(texts) if unrolled else shader_folder()
-        for name, content in zip(missing, compile_modules(missing, [made, read_from]), strict=True):
+        for name in missing:
+            text = (shader_folder() / f"{name}.slang").read_bytes()
+            _write(Path(texts, f"{name}.slang"), text.replace(b"[unroll]", b"[ForceUnroll]") if unrolled else text)
+        for name, content in zip(missing, compile_modules(missing, [made, Path(texts)]), strict=True):
             write(name, content)
         write_json(made / _INDEX, index)
         if not _is_whole(folder):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
 
 
 def _whole(folder: Path) -> dict[str, str]:

@@ -205,9 +205,8 @@ class Pipeline:
             root, places, last = values
             for name, value in (*uniforms.items(), *((name, array.buffer) for name, array in buffers.items())):
                 before = last.get(name)
-                # Zeros may have different signs.
-                equal = type(value) in _NUMBERS and before == value and (value or str(before) == str(value))
-                if equal or before is value:
+                # Equal floats may be zeros of different signs.
+                if before is value or (type(value) in _NUMBERS and before == value and (value or str(before) == str(value))):
                     continue
                 if name not in places:
                     path, member = bindings.paths[name]

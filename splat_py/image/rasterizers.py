@@ -175,8 +175,7 @@ class TileRasterizer(Rasterizer):
         assert work is not None
         opacities, conics = scratch((directions, self._count)), scratch((directions, self._count, 3))
         splats = Splats(scratch((directions, self._count, 2)), opacities, conics, opacities, self._splats.radii)
-        colors, backgrounds = scratch((directions, self._count, 3)), scratch((directions, 3))
-        recorder.clear(backgrounds)
+        colors, backgrounds = scratch((directions, self._count, 3)), recorder.zeros((directions, 3))
         tangents = replace(self._blobs(d_parameters), count=directions * self._count)
         self._record_evaluation(recorder, parameters, splats, colors, tangents)
         image = replace(work.image, colors=d_image, alphas=scratch((directions, *work.image.alphas.shape)))

@@ -86,7 +86,7 @@ class Projection:
         """Turn gradients of splats and rays into those of Gaussians, overwritten, and with `Options.camera_gradient` those of
         cameras [C, `row_length`], added to. A row of `v_splats` holds mean2d 2, shape, opacity 1; along rays also normal 3."""
         recorder.stage("project backward")
-        per_scene, pixels = self.gaussians.per_scene, self.cameras.width * self.cameras.height
+        per_scene = self.gaussians.per_scene
         shared = None if v_cameras is None else SharedRows.over(recorder, v_cameras, per_scene, self.options)
         self._dispatch(
             recorder,
@@ -97,11 +97,11 @@ class Projection:
             v_gaussians=v_gaussians,
             v_cameras=shared,
         )
-        if v_cameras is None or shared is None:
+        if shared is None:
             return
         shared.record_sum(recorder)
         if v_rays is not None:
-            shared = SharedRows.over(recorder, v_cameras, pixels, self.options)
+            shared = SharedRows.over(recorder, shared.sums, self.cameras.width * self.cameras.height, self.options)
             self._dispatch(recorder, "differentiateRays", self._pixel_groups, rays=v_rays, v_cameras=shared)
             shared.record_sum(recorder)
 

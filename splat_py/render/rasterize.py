@@ -258,7 +258,7 @@ def _gradients(
     with work.device.recording() as recorder:
         work.record_backward(recorder, v_colors, v_opacities or recorder.zeros(work.image.alphas.shape), rows, v_rays)
     widths = 2, options.shape_floats, 1, channels, options.extras, 2 * options.absgrad
-    parts = as_tensor(rows, v_images).view(*splats, rows.shape[1]).split_with_sizes(widths, -1)
+    parts = as_tensor(rows, v_images).view(*splats, rows.shape[1]).split(widths, -1)
     means2d, conics, opacities, colors, extras, absgrad = parts
     v_backgrounds = None
     if of_backgrounds:

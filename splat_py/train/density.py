@@ -180,8 +180,7 @@ def record_moved(recorder: Recorder, parameters: Parameters, origins: Array) -> 
         arrays |= zip(names, new, strict=True)
         _dispatch_rows(recorder, "moveRows", origins, AdamArrays(*new), source=AdamArrays.of(old, name))
     for name in Parameters.STATISTICS:
-        arrays[name] = memory.empty(count)
-        recorder.clear(arrays[name])
+        arrays[name] = recorder.zeros((count,))
     return Parameters(parameters.device, {**old, **arrays})
 
 

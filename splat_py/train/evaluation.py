@@ -212,9 +212,8 @@ def compare(
     arrays = [device.memory.array(np.pad(a, ((border, border), (border, border), (0, 0)), mode="reflect")) for a in (x, y)]
     height, width, _ = arrays[0].shape
     sweeps = SsimPasses(device, width, height, Comparison(0.0, 1.0, packed=False, whole_windows=True))
-    sums = device.memory.empty(SUMS)
     with device.recording() as recorder:
-        recorder.clear(sums)
+        sums = recorder.zeros(SUMS)
         sweeps.record(recorder, arrays[0], arrays[1].as_uint32, sums, None)
     return psnr, float(sums.numpy().sum(0, dtype=np.float64)[1]) / sweeps.ssim_count
 

@@ -220,7 +220,6 @@ class ParameterMeans:
 
     def __init__(self, device: Device, first: int, step: int = 0, state: State | None = None) -> None:
         self._first = first
-        self._memory = device.memory
         self._means: dict[str, Array] = {}
         if state is not None and step > first:
             self._means = {name: device.memory.array(state.get(name + MEAN, state[name])) for name in averaged_groups(state)}
@@ -232,9 +231,7 @@ class ParameterMeans:
         recorder.stage("means")
         names = averaged_groups(parameters.arrays)
         if not self._means:
-            self._means = {name: self._memory.empty(parameters.arrays[name].shape) for name in names}
-            for array in self._means.values():
-                recorder.clear(array)
+            self._means = {name: recorder.zeros(parameters.arrays[name].shape) for name in names}
         share = 1 / (step - self._first + 1)
         for name in names:
             arrays: dict[str, Any] = {"parameters": parameters.arrays[name], "parameter_means": self._means[name]}

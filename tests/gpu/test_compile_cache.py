@@ -55,7 +55,7 @@ def test_what_a_process_compiles_the_next_one_has(tmp_path: Path, temporary: Pat
 
 
 def test_the_larger_of_two_copies_is_kept(tmp_path: Path) -> None:
-    """Of two processes that compile at once, the one with more kernels."""
+    """Two processes compile at once; the one with fewer kernels stores none."""
     both = [CompileCache(tmp_path / "kept") for _ in range(2)]
     for cache, content in zip(both, (b"three kernels", b"two"), strict=True):
         database(cache).write_bytes(content)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 
@@ -19,18 +18,13 @@ from splat_py.gpu.slang_compiler import CompilerError, Session, compile_modules,
 from splat_py.gpu.sources import shader_folder
 
 DAMAGED = "splat/footprint.slang-module"
-Make: TypeAlias = Callable[[], Path | None]
 
 
 @pytest.fixture
-def unrolled() -> bool:
-    return False
-
-
-@pytest.fixture
-def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unrolled: bool) -> list[str]:
+def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of modules that are compiled, with an empty folder for them."""
-    modules.compiled_modules(unrolled=unrolled)
+    for unrolled in (False, True):
+        modules.compiled_modules(unrolled=unrolled)
     found: list[str] = []
     compile_modules = modules.compile_modules
 
@@ -44,30 +38,26 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unrolled: bool) ->
 
 
 @pytest.fixture
-def whole(compiled: list[str], unrolled: bool) -> Path:
+def whole(compiled: list[str]) -> Path:
     """The folder with all modules."""
-    made = modules.compiled_modules(unrolled=unrolled)
+    made = modules.compiled_modules(unrolled=False)
     assert made is not None
-    return Path(shutil.copytree(made, modules.cache_folder() / made.name))
+    return Path(shutil.copytree(made, modules.cache_folder() / "modules"))
 
 
-@pytest.fixture
-def make(unrolled: bool) -> Make:
-    """A function that finds or makes the folder, as a new process does."""
-    return lambda: modules.compiled_modules.__wrapped__(unrolled=unrolled)
+def make(unrolled: bool = False) -> Path | None:
+    """Find or make the folder, as a new process does."""
+    return modules.compiled_modules.__wrapped__(unrolled=unrolled)
 
 
-@pytest.mark.parametrize("unrolled", [False, True])
-def test_every_module_is_there(whole: Path, compiled: list[str], make: Make) -> None:
+def test_every_module_is_there(whole: Path, compiled: list[str]) -> None:
     found = {file.relative_to(whole).with_suffix("").as_posix() for file in whole.rglob("*.slang-module")}
     assert found == {file.relative_to(shader_folder()).with_suffix("").as_posix() for file in shader_folder().rglob("*.slang")}
     assert make() == whole and not compiled
 
 
 @pytest.mark.parametrize("damage", [lambda whole: b"", lambda whole: whole[:-1], lambda whole: whole[:99] + b"?" + whole[100:]])
-def test_only_damaged_ones_are_made_again(
-    damage: Callable[[bytes], bytes], whole: Path, compiled: list[str], make: Make
-) -> None:
+def test_only_damaged_ones_are_made_again(damage: Callable[[bytes], bytes], whole: Path, compiled: list[str]) -> None:
     file = whole / DAMAGED
     before = file.read_bytes()
     file.write_bytes(damage(before))
@@ -76,14 +66,12 @@ def test_only_damaged_ones_are_made_again(
     assert file.read_bytes()[:4] == before[:4] == b"RIFF"
 
 
-def test_modules_of_another_version_serve_where_their_sources_are_equal(
-    whole: Path, compiled: list[str], make: Make
-) -> None:
+def test_modules_of_another_version_serve_where_their_sources_are_equal(whole: Path, compiled: list[str]) -> None:
     other = whole.parents[1] / "other"
     whole.parent.rename(other)
-    (other / whole.name / DAMAGED).unlink()
+    (other / "modules" / DAMAGED).unlink()
     assert make() == whole and compiled == ["splat/footprint"]
-    assert (other / whole.name).is_dir()
+    assert (other / "modules").is_dir()
 
 
 INDICES = ("", "[1, 2]", "null", '{"splat/footprint": 1}', '{"splat/footprint": ["a", "b"]}', '{"/dev/null": ["a", "b"]}')
@@ -91,7 +79,7 @@ INDICES = ("", "[1, 2]", "null", '{"splat/footprint": 1}', '{"splat/footprint": 
 
 @pytest.mark.parametrize("index", INDICES)
 def test_an_index_that_cannot_be_read(
-    index: str, whole: Path, compiled: list[str], make: Make, monkeypatch: pytest.MonkeyPatch
+    index: str, whole: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (whole / "index.json").write_text(index)
     monkeypatch.setattr(modules, "compile_modules", lambda names, folders: compiled.extend(names) or [b"module"] * len(names))
@@ -123,13 +111,10 @@ def test_a_folder_that_goes_and_comes_back(whole: Path) -> None:
     assert whole.is_dir()
 
 
-@pytest.mark.parametrize("unrolled", [True])
-def test_without_a_folder_modules_are_text(
-    tmp_path: Path, compiled: list[str], make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_folder_modules_are_text(tmp_path: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with_modules = emit("metal", "tiles", "findTileOffsets", {})
     (tmp_path / "cache").write_text("in the way")
-    assert make() is None and not compiled
+    assert make(unrolled=True) is None and not compiled
     monkeypatch.setattr(emission, "compiled_modules", lambda unrolled: None)
     assert emission.emit("metal", "tiles", "findTileOffsets", {}) == with_modules
 
@@ -161,9 +146,7 @@ def test_sessions_that_end_change_no_code(monkeypatch: pytest.MonkeyPatch) -> No
             assert emit("cuda", "tiles", "countTiles", {"TILE_SIZE": size}) == kernel
 
 
-def test_a_module_that_cannot_be_compiled_leaves_nothing(
-    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_that_cannot_be_compiled_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel that imports it says what is wrong."""
     (tmp_path / "shaders").mkdir()
     (tmp_path / "shaders" / "wrong.slang").write_text("float f( {")

@@ -89,7 +89,7 @@ def test_a_tensor_keeps_its_memory() -> None:
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("view", [lambda t: t, lambda t: t.mT, lambda t: t[::2, 1:], lambda t: t[:1].expand(4, -1)])
 def test_any_view_of_a_tensor_is_copied_in_its_order(view: Callable[[torch.Tensor], torch.Tensor], own: bool) -> None:
-    """Also of a tensor that aliases device memory, while commands that write it are recorded."""
+    """A tensor that aliases device memory is copied after the recorded commands that write it."""
     values, memory = torch.arange(12.0).reshape(4, 3), get_device().memory
     array = memory.array(values)
     with get_device().recording() as recorder:
