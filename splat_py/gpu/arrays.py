@@ -8,7 +8,6 @@ data is copied.
 import math
 import weakref
 from collections.abc import Callable
-from copy import copy
 from enum import Enum
 from functools import lru_cache
 from heapq import heappop, heappush
@@ -140,12 +139,13 @@ class Memory:
 
     def give_back(self, buffer: spy.Buffer) -> None:
         """Keep a buffer that is no longer in use, to reuse it at its size."""
-        self.live_bytes -= buffer.size
-        if self._free_bytes + buffer.size > MOST_FREE_BYTES:
+        size = buffer.size
+        self.live_bytes -= size
+        if self._free_bytes + size > MOST_FREE_BYTES:
             self._drop_free()
-        if buffer.size <= MOST_FREE_BYTES:
-            heappush(self._free.setdefault(buffer.size, []), (id(buffer), buffer))
-            self._free_bytes += buffer.size
+        if size <= MOST_FREE_BYTES:
+            heappush(self._free.setdefault(size, []), (id(buffer), buffer))
+            self._free_bytes += size
         else:
             self.forget_buffers()
 
@@ -156,25 +156,34 @@ class Memory:
 
 
 class Array:
-    """A shape and a type over a device buffer: a given one, or by default one from the pool, which returns there with the
-    last reference."""
+    """A shape and a type over a device buffer: a given one or another array's, or by default one from the pool, which returns
+    there with the array."""
 
-    def __init__(self, memory: Memory, shape: tuple[int, ...], dtype: np.dtype, buffer: spy.Buffer | None = None) -> None:
+    _is_from_pool = False
+
+    def __init__(
+        self, memory: Memory, shape: tuple[int, ...], dtype: np.dtype, given: "spy.Buffer | Array | None" = None
+    ) -> None:
         self.shape = shape
         self.dtype = dtype
         self.size = math.prod(shape)
         self.nbytes = self.size * dtype.itemsize
-        self.buffer = memory.take(self.nbytes) if buffer is None else buffer
         self.memory = memory
-        # Views have it, too.
-        self._lease = _Lease(memory, self.buffer) if buffer is None else None
+        self._given = given
+        if given is None:
+            self.buffer = memory.take(self.nbytes)
+            self._is_from_pool = True
+        else:
+            self.buffer = given.buffer if isinstance(given, Array) else given
+
+    def __del__(self) -> None:
+        if self._is_from_pool:
+            self.memory.give_back(self.buffer)
 
     @property
     def as_uint32(self) -> "Array":
         """The same memory as uint32: for kernels that add to floats by compare-and-swap."""
-        view = copy(self)
-        view.dtype = np.dtype(np.uint32)
-        return view
+        return Array(self.memory, self.shape, np.dtype(np.uint32), self)
 
     # Kernels take a read-only array as its buffer, or as this buffer and its address (kernels/vectors.slang).
     elements = property(lambda self: self)
@@ -224,17 +233,6 @@ class Array:
             np.copyto(np.asarray(_HostView(self)), values.reshape(self.shape), casting="unsafe")
         else:
             self.buffer.copy_from_numpy(np.ascontiguousarray(values, dtype=self.dtype))
-
-
-class _Lease:
-    """Returns a buffer to its pool when no array has it any more."""
-
-    def __init__(self, memory: Memory, buffer: spy.Buffer) -> None:
-        self._memory = memory
-        self._buffer = buffer
-
-    def __del__(self) -> None:
-        self._memory.give_back(self._buffer)
 
 
 class _HostView:
