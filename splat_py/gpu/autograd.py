@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
+from torch.autograd import forward_ad
 
 from splat_py.base.errors import SplatError
 
@@ -52,7 +52,7 @@ def _is_transformed(value: Any) -> bool:
 
 
 def _has_tangent(value: Any) -> bool:
-    return isinstance(value, Tensor) and unpack_dual(value).tangent is not None
+    return isinstance(value, Tensor) and forward_ad.unpack_dual(value).tangent is not None
 
 
 def has_derivative(value: Any) -> bool:
@@ -112,16 +112,17 @@ def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(backward)
     def once(ctx: Any, *gradients: Tensor | None) -> Any:
+        early: _Early | None = ctx.__dict__.pop("early", None)
+        if early is not None and early.fits(gradients):
+            return early.results
         if any(map(_is_transformed, gradients)):
             raise SplatError(
                 "splat_py's gradients cannot be computed in batches; leave is_grads_batched and vectorize out, "
                 "and differentiate one output after another"
             )
-        early: _Early | None = ctx.__dict__.pop("early", None)
-        if early is not None and early.fits(gradients):
-            return early.results
         context = _Context(ctx)
-        if any(map(_has_tangent, (*context.saved_tensors, *gradients))):
+        # No tensor has a tangent outside the levels of forward mode.
+        if forward_ad._current_level >= 0 and any(map(_has_tangent, (*context.saved_tensors, *gradients))):
             refuse_second_derivative(ctx)
         with torch.no_grad():
             results = backward(context, *gradients)
@@ -245,7 +246,7 @@ class Tangents(torch.autograd.Function):
             for i, (t, d) in enumerate(zip(tensors, tangents, strict=False))
         ]
         # Differentiating a tangent by any of these raises.
-        sources = [unpack_dual(t).primal for t in tensors if t is not None]
+        sources = [forward_ad.unpack_dual(t).primal for t in tensors if t is not None]
         return cls.apply(push, len(given), *given, *sources)
 
     @staticmethod

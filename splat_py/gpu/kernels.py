@@ -409,7 +409,9 @@ class Recorder:
         with translate_device_lost():
             submission = self._device.submit_command_buffer(self._encoder.finish())
             if wait:
-                self._device.wait_for_submit(submission)
+                # It frees the commands' descriptors, too. `wait_for_submit` leaves them to the next submission: a backward pass
+                # that follows a render of 100 Gaussians then takes 1.1 times as long.
+                self._device.wait_for_idle()
         return submission
 
     @property

@@ -41,10 +41,11 @@ def check_shape(name: str, tensor: Tensor, *shapes: tuple[int | str, ...]) -> No
 
 def as_tensor(array: Array, like: Tensor) -> Tensor:
     """Return an array as a tensor on the torch device of `like`."""
-    tensor = array.tensor()
-    if tensor.device != like.device:
-        array.memory.flush()
-    return tensor.to(like.device)
+    tensor, device = array.tensor(), like.device
+    if tensor.device == device:
+        return tensor
+    array.memory.flush()
+    return tensor.to(device)
 
 
 def words_of(halves: Tensor) -> Tensor:

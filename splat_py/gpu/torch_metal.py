@@ -220,6 +220,7 @@ class TorchQueue:
 
     def wait_for_idle(self) -> None:
         torch.mps.synchronize()
+        self._running.clear()
 
 
 class TorchRecorder(Recorder):

@@ -323,7 +323,9 @@ def rasterization(
             rendered = rasterize(splats, features, lists, width, height, behind, options, median=return_medians, device=device)
             if projected.complete() and lists.complete():
                 break
-    images, alphas = (part.unflatten(0, lead) for part in (rendered.colors, rendered.alphas))
+    images, alphas = rendered.colors, rendered.alphas
+    if len(lead) > 1:
+        images, alphas = images.unflatten(0, lead), alphas.unflatten(0, lead)
 
     meta = meta_of(splats, lists, rendered, lead, gaussians)
     if processes is not None:

@@ -210,7 +210,10 @@ class ProjectedSplats:
     def gather(self, features: Tensor, gaussians: int, each_camera: bool) -> Tensor:
         """Expand features [..., N, D], or `each_camera` [..., C, N, D], to splats, with N = `gaussians` in each scene."""
         if self.ids.whole:
-            dense = features.reshape(-1, 1, gaussians, features.shape[-1])
+            rows = features.flatten(0, -2)
+            if len(rows) == len(self.depths):
+                return rows
+            dense = rows.unflatten(0, (-1, 1, gaussians))
             return dense.expand(-1, self.cameras // len(dense), -1, -1).flatten(0, -2)
         if not self.ids.packed:
             return features if each_camera else features[..., None, :, :].expand(*self.depths.shape, features.shape[-1])
