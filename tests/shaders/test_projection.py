@@ -190,6 +190,26 @@ def test_project_full_gaussian(name: str, antialiased: bool) -> None:
     assert actual[4] is None and actual[5] is None
 
 
+@pytest.mark.parametrize("name", ["Pinhole", "Fisheye"])
+def test_needles_seen_nearly_end_on(name: str) -> None:
+    """Conics of covariances of needles, 100 times as long as wide, that point to the camera up to a degree."""
+    rng = np.random.default_rng(57)
+    count, scales = 30, np.array([2e-2, 2e-4, 1e-4])
+    mean = float32(np.array([-0.53, 0.39, 0.76]) + rng.normal(0, 0.01, (count, 3)))
+    along = mean / np.linalg.norm(mean, axis=1, keepdims=True) + rng.normal(0, 0.01, (count, 3))
+    roots = np.stack([np.linalg.qr(np.column_stack([first, rng.normal(size=(3, 2))]))[0] * scales for first in along])
+    sigma = roots @ roots.swapaxes(1, 2)
+    upper = [sigma[:, i, j] for i, j in ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))]
+    diagonal, others = (float32(np.stack(part, -1)) for part in (upper[:3], upper[3:]))
+    camera = {"rotation": np.eye(3), "translation": np.zeros(3), "focal": np.full(2, 480.0), "principal": np.full(2, 320.0)}
+    camera = {field: np.broadcast_to(value, (count, *value.shape)).copy() for field, value in camera.items()}
+    inputs = [torch.tensor(x) for x in (mean, diagonal, others, np.ones(count), *camera.values())]
+    expected = torch.func.vmap(partial(full_projection, name, False))(*inputs)[2]
+    settings = {"blur": BLUR, "antialiased": False}
+    given = [mean, {"diagonal": diagonal, "others": others}, np.ones(count), camera | NO_LENS, IMAGE, settings]
+    np.testing.assert_allclose(shader.projectFullGaussian[name](*given)["conic"], expected, rtol=2e-5, atol=3e-5)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_project_full_covariance(name: str) -> None:
     """Equal to the result from its root; also for a disc and a needle, whose Σ has no inverse."""
