@@ -147,6 +147,12 @@ def full_projection(name: str, antialiased: bool, mean, diagonal, others, opacit
     return MODELS[name](focal, principal, t, lens), t[2], conic, seen
 
 
+def covariances(roots: np.ndarray) -> dict[str, np.ndarray]:
+    """M Mᵀ of roots M [N, 3, 3], as the fields of `Covariance3D`."""
+    sigma = roots @ roots.swapaxes(1, 2)
+    return {"diagonal": float32(sigma[:, [0, 1, 2], [0, 1, 2]]), "others": float32(sigma[:, [0, 0, 1], [1, 2, 2]])}
+
+
 @pytest.mark.parametrize("antialiased", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_project_full_gaussian(name: str, antialiased: bool) -> None:
@@ -156,16 +162,14 @@ def test_project_full_gaussian(name: str, antialiased: bool) -> None:
     roots = rotations(torch.from_numpy(GAUSSIANS["quat"][rows])).numpy() * GAUSSIANS["scale"][rows, None, :]
     if name == "Orthographic":
         roots /= POINTS[rows, 2, None, None]
-    sigma = roots @ roots.swapaxes(1, 2)
-    upper = [sigma[:, i, j] for i, j in ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))]
-    diagonal, others = (float32(np.stack(part, -1)) for part in (upper[:3], upper[3:]))
+    sigma = covariances(roots)
     camera = {field: value[rows] for field, value in CAMERAS.items()}
     mean, opacity = GAUSSIANS["mean"][rows], GAUSSIANS["opacity"][rows]
-    inputs = [torch.tensor(x, requires_grad=True) for x in (mean, diagonal, others, opacity, *camera.values())]
+    inputs = [torch.tensor(x, requires_grad=True) for x in (mean, *sigma.values(), opacity, *camera.values())]
     outputs = torch.func.vmap(partial(full_projection, name, antialiased))(*inputs)
     v = [rng.normal(size=tuple(output.shape)) for output in outputs]
     settings = {"blur": BLUR, "antialiased": antialiased}
-    arguments = [mean, {"diagonal": diagonal, "others": others}, opacity, camera | NO_LENS, IMAGE, settings]
+    arguments = [mean, sigma, opacity, camera | NO_LENS, IMAGE, settings]
     expected = {field: output.detach().numpy() for field, output in zip(NAMES, outputs, strict=True)}
     project = shader.projectFullGaussian[name]
     assert_value(project(*arguments), expected, rtol=2e-5, atol=1e-5)
@@ -198,15 +202,13 @@ def test_needles_seen_nearly_end_on(name: str) -> None:
     mean = float32(np.array([-0.53, 0.39, 0.76]) + rng.normal(0, 0.01, (count, 3)))
     along = mean / np.linalg.norm(mean, axis=1, keepdims=True) + rng.normal(0, 0.01, (count, 3))
     roots = np.stack([np.linalg.qr(np.column_stack([first, rng.normal(size=(3, 2))]))[0] * scales for first in along])
-    sigma = roots @ roots.swapaxes(1, 2)
-    upper = [sigma[:, i, j] for i, j in ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))]
-    diagonal, others = (float32(np.stack(part, -1)) for part in (upper[:3], upper[3:]))
+    sigma = covariances(roots)
     camera = {"rotation": np.eye(3), "translation": np.zeros(3), "focal": np.full(2, 480.0), "principal": np.full(2, 320.0)}
     camera = {field: np.broadcast_to(value, (count, *value.shape)).copy() for field, value in camera.items()}
-    inputs = [torch.tensor(x) for x in (mean, diagonal, others, np.ones(count), *camera.values())]
+    inputs = [torch.tensor(x) for x in (mean, *sigma.values(), np.ones(count), *camera.values())]
     expected = torch.func.vmap(partial(full_projection, name, False))(*inputs)[2]
     settings = {"blur": BLUR, "antialiased": False}
-    given = [mean, {"diagonal": diagonal, "others": others}, np.ones(count), camera | NO_LENS, IMAGE, settings]
+    given = [mean, sigma, np.ones(count), camera | NO_LENS, IMAGE, settings]
     np.testing.assert_allclose(shader.projectFullGaussian[name](*given)["conic"], expected, rtol=2e-5, atol=3e-5)
 
 
@@ -219,10 +221,8 @@ def test_project_full_covariance(name: str) -> None:
     scale[:10, 0] = 0
     scale[10:20, :2] = 0
     roots = float32(rotations(torch.from_numpy(rng.normal(size=(count, 4)))).numpy() * scale[:, None, :])
-    sigma = roots @ roots.swapaxes(1, 2)
     camera, t = {field: value[:count] for field, value in CAMERAS.items()}, POINTS[:count]
-    full = {"diagonal": sigma[:, [0, 1, 2], [0, 1, 2]], "others": sigma[:, [0, 0, 1], [1, 2, 2]]}
-    actual = shader.projectFullCovariance[name](camera | NO_LENS, t, full, IMAGE)
+    actual = shader.projectFullCovariance[name](camera | NO_LENS, t, covariances(roots), IMAGE)
     expected = shader.projectCovariance[name](camera | NO_LENS, t, roots, IMAGE)
     size = np.abs(expected["entries"]).max(axis=1)
     assert_value(actual["entries"] / size[:, None], expected["entries"] / size[:, None], rtol=1e-5, atol=1e-5)
