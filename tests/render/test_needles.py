@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+import splat_py as splat
 import tests.reference as ref
 from tests.render.comparison import Case, camera_of, check, rounded, scene_of
 
@@ -38,3 +40,21 @@ def test_needles(length: str) -> None:
     rng = np.random.default_rng(61)
     scene, camera = needles(length, rng)
     check(Case(scene, [camera], options={"eps2d": 0.0}, margin=1e-2, looser=100), rng)
+
+
+@pytest.mark.parametrize(("long", "wide", "eps2d"), [(1000.0, 0.3, 0.3), (3.0, 1e-4, 0.0)])
+def test_radii_of_an_oblique_needle(long: float, wide: float, eps2d: float) -> None:
+    """Compare radii with those of the covariance in float64, which the determinant's guard may enlarge. Rounding errors of the
+    conic would make the first needle longer by a sixth."""
+    angle, focal = np.pi / 6, 10.0
+    scales = torch.tensor([[long, wide, wide]]) / focal
+    quats = torch.tensor([[np.cos(angle / 2), 0.0, 0.0, np.sin(angle / 2)]], dtype=torch.float32)
+    K = torch.tensor([[[focal, 0.0, 32.0], [0.0, focal, 32.0], [0.0, 0.0, 1.0]]])
+    gaussian = torch.tensor([[0.0, 0.0, 3.0]]), quats, scales, torch.ones(1), torch.ones(1, 3)
+    how = {"camera_model": "ortho", "eps2d": eps2d, "packed": False}
+    radii = splat.rasterization(*gaussian, torch.eye(4)[None], K, 64, 64, **how)[2]["radii"][0, 0]
+    squared = np.array([np.cos(angle), np.sin(angle)]) ** 2
+    variances = squared * long**2 + squared[::-1] * wide**2 + eps2d
+    determinant = (long**2 + eps2d) * (wide**2 + eps2d)
+    reach = np.sqrt(2 * np.log(255) * variances * max(1, 1e-6 / determinant))
+    np.testing.assert_allclose(radii.numpy(), reach, rtol=1e-3, atol=1)

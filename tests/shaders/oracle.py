@@ -46,7 +46,7 @@ def assert_value(actual: Any, expected: Any, *, rtol: float = 1e-5, atol: float 
     if isinstance(expected, dict):
         assert set(actual) == set(expected)
         for name in expected:
-            np.testing.assert_allclose(actual[name], expected[name], rtol=rtol, atol=atol, err_msg=name)
+            assert_value(actual[name], expected[name], rtol=rtol, atol=atol)
     else:
         np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol)
 
@@ -108,8 +108,7 @@ def assert_like(
     assert_value(function(*given), _each(lambda x: x.detach().numpy(), expected), rtol=value[0], atol=value[1])
     rng = np.random.default_rng(23)
     v = _each(lambda x: rng.normal(size=x.shape), expected) if v is None else v
-    outputs = {name: (expected[name], v[name]) for name in v} if isinstance(expected, dict) else {"": (expected, v)}
-    torch.autograd.backward(*zip(*((x, torch.as_tensor(a)) for x, a in outputs.values()), strict=True))
+    torch.autograd.backward(*zip(*_pairs(expected, v), strict=True))
     wanted = [_each(_gradient, leaf) for leaf in leaves]
     assert any(np.any(gradient) for leaf in wanted for gradient in (leaf.values() if isinstance(leaf, dict) else [leaf]))
     for position in no_diff:
@@ -118,7 +117,13 @@ def assert_like(
 
 
 def _each(f: Callable[[Any], Any], value: Any) -> Any:
-    return {name: f(field) for name, field in value.items()} if isinstance(value, dict) else f(value)
+    return {name: _each(f, field) for name, field in value.items()} if isinstance(value, dict) else f(value)
+
+
+def _pairs(expected: Any, v: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    if isinstance(v, dict):
+        return [pair for name in v for pair in _pairs(expected[name], v[name])]
+    return [(expected, torch.as_tensor(v))]
 
 
 def _gradient(leaf: torch.Tensor) -> Any:

@@ -1,5 +1,6 @@
 """slang/splat/rolling_shutter.slang and unscented.slang, against definitions and textbook sums in torch's float64."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -79,10 +80,9 @@ def test_where_no_row_sees_a_point() -> None:
     assert shader.hasReadTime["Pinhole"](first, last, np.array([0.0, 1.0, 2.0]), READOUT).tolist() == [True, False, False]
 
 
-M, BLUR = 12, 0.3
+M = 12
 ALPHA, BETA, KAPPA = 0.8, 1.9, 0.2
 POINTS = {"spread": ALPHA**2 * (3 + KAPPA), "curvature": BETA - ALPHA**2, "margin": 0.1, "requireAll": 1}
-SETTINGS = {"blur": BLUR, "antialiased": True}
 NO_MOTION = {"rotation": np.zeros((3, 3)), "translation": np.zeros(3)}
 STILL: dict[str, Any] = {"points": POINTS, "readout": {"rate": np.zeros(2), "offset": 0.0}, "image": IMAGE}
 
@@ -100,27 +100,34 @@ def scene(rng: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array]]
     return {name: float32(field) for name, field in gaussians.items()}, camera
 
 
-def splat_of(g: dict[str, Tensor], c: dict[str, Tensor], i: int) -> dict[str, Tensor]:
+def splat_of(g: dict[str, Tensor], c: dict[str, Tensor], i: int) -> dict[str, Any]:
     static = partial(pinhole, c["focal"][i], c["principal"][i], lens=torch.zeros(12))
     camera = still(static, torch.cat([c["rotation"][i], c["translation"][i][:, None]], 1))
     of_one = [g[name][i : i + 1] for name in ("mean", "quat", "scale")]
     found = project_unscented(camera, *of_one, 1, 1, alpha=ALPHA, beta=BETA, kappa=KAPPA)
-    blurred = found.sharp[0] + BLUR * torch.eye(2)
-    conic = torch.linalg.inv(blurred)[[0, 0, 1], [0, 1, 1]]
-    opacity = g["opacity"][i] * (torch.linalg.det(found.sharp[0]) / torch.linalg.det(blurred)).sqrt()
-    return {"mean": found.means2d[0], "depth": found.depths[0], "conic": conic, "opacity": opacity}
+    sharp = found.sharp[0]
+    covariance = {"entries": sharp[[0, 0, 1], [0, 1, 1]], "determinant": torch.linalg.det(sharp)}
+    return {"mean": found.means2d[0], "depth": found.depths[0], "covariance": covariance, "opacity": g["opacity"][i]}
+
+
+def stacked(fields: Sequence[Any]) -> Any:
+    if isinstance(fields[0], dict):
+        return {name: stacked([each[name] for each in fields]) for name in fields[0]}
+    return torch.stack(fields)
 
 
 def test_values_and_gradients() -> None:
-    def f(g: dict[str, Tensor], c: dict[str, Tensor], motion: dict[str, Tensor]) -> dict[str, Tensor]:
-        splats = [splat_of(g, c, i) for i in range(M)]
-        return {key: torch.stack([splat[key] for splat in splats]) for key in splats[0]}
+    def f(g: dict[str, Tensor], c: dict[str, Tensor], motion: dict[str, Tensor]) -> dict[str, Any]:
+        return stacked([splat_of(g, c, i) for i in range(M)])
 
-    gaussians, camera = scene(np.random.default_rng(1))
-    function = unscented.projectUnscented["Pinhole", "false", "false"]
-    assert_like(
-        function, f, [gaussians, camera | NO_LENS, NO_MOTION], [STILL, SETTINGS], value=(2e-5, 1e-5), rtol=2e-4, atol=2e-5
-    )
+    rng = np.random.default_rng(1)
+    gaussians, camera = scene(rng)
+    # As a conic's gradient gives them: in pixel⁻² and pixel⁻⁴, for splats of some ten pixels.
+    covariance = {"entries": 1e-2 * rng.normal(size=(M, 3)), "determinant": 1e-4 * rng.normal(size=M)}
+    v = {"mean": rng.normal(size=(M, 2)), "depth": rng.normal(size=M), "covariance": covariance, "opacity": rng.normal(size=M)}
+    function = unscented.unscentedGaussian["Pinhole", "false", "false"]
+    arguments = [gaussians, camera | NO_LENS, NO_MOTION]
+    assert_like(function, f, arguments, [STILL], v=v, value=(2e-5, 1e-5), rtol=2e-4, atol=2e-5)
 
 
 def test_where_sigma_points_may_lie() -> None:
