@@ -44,6 +44,16 @@ def test_against_float64(packed: bool) -> None:
     assert meta["means2d"].grad.any() and "conics" not in meta
 
 
+def slope_rays(camera_model: str, slopes: Tensor) -> Tensor:
+    """Directions [..., 3] of a camera without a lens, from slopes [..., 2] = (pixel - principal point) / focal length."""
+    if camera_model == "equirectangular":
+        x, y = slopes.unbind(-1)
+        return torch.stack([x.sin() * y.cos(), y.sin(), x.cos() * y.cos()], -1)
+    angle = slopes.norm(dim=-1, keepdim=True)
+    bent = slopes * torch.sinc(angle / torch.pi) if camera_model == "fisheye" else slopes
+    return torch.cat([bent, angle.cos() if camera_model == "fisheye" else torch.ones_like(angle)], -1)
+
+
 def rays_of(
     twins: dict[str, Tensor], c: int, camera_model: str, shutter: str | None, own: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -54,13 +64,7 @@ def rays_of(
     focal, principal = twins["Ks"][c, [0, 1], [0, 1]], twins["Ks"][c, :2, 2]
 
     def start(pixels: Tensor) -> Tensor:
-        slope = (pixels - principal) / focal
-        if camera_model == "equirectangular":
-            x, y = slope.unbind(-1)
-            return torch.stack([x.sin() * y.cos(), y.sin(), x.cos() * y.cos()], -1)
-        angle = slope.norm(dim=-1, keepdim=True)
-        bent = slope * torch.sinc(angle / torch.pi) if camera_model == "fisheye" else slope
-        return torch.cat([bent, angle.cos() if camera_model == "fisheye" else torch.ones_like(angle)], -1)
+        return slope_rays(camera_model, (pixels - principal) / focal)
 
     if camera_model == "ortho":
         y, x = torch.meshgrid(torch.arange(HEIGHT) + 0.5, torch.arange(WIDTH) + 0.5, indexing="ij")
@@ -127,6 +131,30 @@ def test_any_camera_against_float64(camera_model: str, lens: bool, shutter: str 
         expected.append(render(*gaussians, viewmat, twins["Ks"][c], WIDTH, HEIGHT, **how))
     images, alphas, _ = of_scene(inputs, **options)
     compare({"image": images, "alpha": alphas}, expected, inputs, twins, looser=10 if lens and shutter else 1)
+
+
+@pytest.mark.parametrize(("camera_model", "focal"), [("equirectangular", 32 / torch.pi), ("fisheye", 12.0)])
+def test_no_pixel_is_lost(camera_model: str, focal: float) -> None:
+    """Large Gaussians all around a camera, or before a fisheye: the same alphas as with the same rays given by the caller, for
+    which nothing bounds a Gaussian."""
+    scenes, width, height = 400, 64, 32
+    random = torch.Generator().manual_seed(1)
+    directions = torch.nn.functional.normalize(torch.randn(scenes, 1, 3, generator=random), dim=-1)
+    if camera_model == "fisheye":
+        directions[..., 2].abs_()
+    distances = 0.3 + 2 * torch.rand(scenes, 1, 1, generator=random)
+    scales = distances * (4 * torch.rand(scenes, 1, 3, generator=random) - 4).exp()
+    quats, opacities = torch.randn(scenes, 1, 4, generator=random), torch.full((scenes, 1), 0.9)
+    K = torch.tensor([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]])
+    one = directions * distances, quats, scales, opacities, torch.ones(scenes, 1, 3), torch.eye(4), K
+    gaussians = [part.expand(scenes, 1, *part.shape) if i > 4 else part for i, part in enumerate(one)]
+    y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
+    slopes = (torch.stack([x, y], -1).double() - K[:2, 2]) / focal
+    rays = torch.nn.functional.pad(slope_rays(camera_model, slopes), (3, 0)).float().expand(scenes, 1, height, width, 6)
+    how: dict[str, Any] = {"camera_model": camera_model, "with_eval3d": True, "tile_size": 4}
+    alphas, expected = (rasterization(*gaussians, width, height, **how, **own)[1] for own in ({}, {"rays": rays}))
+    assert (expected.amax((1, 2, 3)) > 0.1).float().mean() > 0.8
+    torch.testing.assert_close(alphas, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(("lens", "side"), [(False, 16), (False, 4), (True, 4)])

@@ -102,7 +102,7 @@ def with_signals() -> Case:
 
 
 def with_covars() -> Case:
-    case = several(packed=True)
+    case = several(packed=True, batch=(2,), colors=(4, 3), sh_degree=1)
     sigma = covariances(case.inputs.pop("quats").double(), case.inputs.pop("scales").double()).float()
     return replace(case, inputs=case.inputs | {"quats": None, "scales": None, "covars": sigma})  # type: ignore[dict-item]
 
@@ -309,13 +309,14 @@ TOGETHER = (
     [
         *product(TOGETHER, (1, MAX_DIRECTIONS, MAX_DIRECTIONS + 2)),
         *(("along a rolling shutter's rays", 2), ("an own falloff of both offsets", 2)),
+        ("covariances", 2),
     ],
 )
 def test_several_directions_at_once(name: str, directions: int) -> None:
     """One pass gives each direction's tangents, to the order of sums: of cameras, and of all tensors of Gaussians."""
     case = CASES[name]()
-    names = ["means", "quats", "scales", "opacities", "colors", "viewmats", "Ks", "backgrounds", "weights", *case.params]
-    inputs = {name: case.inputs[name] for name in names if name in case.inputs}
+    names = ["means", "quats", "scales", "opacities", "colors", "viewmats", "Ks", "backgrounds", "weights", "covars", *case.params]
+    inputs = {name: tensor for name, tensor in tensors_of(case).items() if name in names}
     for kept in (inputs, {"viewmats": inputs["viewmats"]}):
         v = {name: random(directions, *tensor.shape, seed=k) for k, (name, tensor) in enumerate(kept.items())}
 

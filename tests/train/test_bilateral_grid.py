@@ -57,7 +57,7 @@ def test_pictures_gradients_and_steps(height: int, width: int) -> None:
         beta2=0.9,
     )
     for (name, values), wanted in zip(grids.state().items(), step, strict=True):
-        np.testing.assert_allclose(values[1], wanted, rtol=1e-4, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(values[1], wanted, rtol=1e-4, atol=1e-6, err_msg=name)
         np.testing.assert_array_equal(values[0], state[name][0])
     maps = grids.state()["grids"].astype(float)
     with device.recording() as recorder:

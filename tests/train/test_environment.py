@@ -66,7 +66,7 @@ def test_kernels() -> None:
     np.testing.assert_allclose(v_alphas.numpy()[0], expected["v_alphas"] - at_surfaces, atol=2e-6)
     # Adam's first moments hold the gradient.
     for name, values in environment.state().items():
-        np.testing.assert_allclose(values, expected[name], rtol=1e-4, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(values, expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def test_a_run_keeps_it_and_commands_render_it(capture: Path, dataset: Dataset, tmp_path: Path) -> None:
@@ -172,7 +172,8 @@ def test_photographs_over_random_backgrounds() -> None:
             assert backgrounds.record(recorder, step, 1, given) is given
         actual = composed.numpy().view(np.uint8).reshape(9, 11, 4).astype(int)
         expected = over(backgrounds.at(step).numpy()[0]).astype(int)
-        assert np.abs(actual - expected).max() <= 1 and (actual[..., 3] == weight[..., 0]).all()
+        error = (actual - expected)[..., :3]
+        assert np.abs(error).max() <= 1 and np.abs(error.mean()) < 0.1 and (actual[..., 3] == weight[..., 0]).all()
 
 
 def test_random_backgrounds_train_and_cameras_that_are_no_pinholes_are_refused(dataset: Dataset) -> None:
