@@ -265,23 +265,29 @@ def test_rolling_shutters_by_position() -> None:
     assert torch.equal(older[1], newer[1]) and older[1].any()
 
 
+@pytest.mark.parametrize(
+    ("axis", "whole_rows", "continuous"),
+    [(0, (18 + 10 * 10 / 23, 10.3), (18 + 10 * 9.8 / 23, 10.3)), (1, (18, 10.3 + 10 * 17 / 23), (18, 10.3 + 10 * 17.338 / 23))],
+)
 @pytest.mark.parametrize("version", ["1.5.3", "1.6"])
-def test_rolling_shutters_read_whole_rows(version: str) -> None:
-    """A camera that moves by ten pixels sees a point in row 10 after 10/23 of its way; `splat_py.rasterization` sees it at the
-    point's own height, 10.3."""
+def test_rolling_shutters_read_whole_rows(
+    axis: int, whole_rows: tuple[float, float], continuous: tuple[float, float], version: str
+) -> None:
+    """A point that moves ten pixels sideways while rows are read is seen in row 10, after 10/23 of its way; one that moves
+    down, in row 17. `splat_py.rasterization` sees it at its own height, 10.3 or 17.84."""
     gaussians = torch.tensor([[0.0, -0.17, 2.0]]), torch.tensor([[1.0, 0, 0, 0]]), torch.full((1, 3), 1e-3), torch.ones(1)
     viewmats, Ks = torch.eye(4)[None], torch.tensor([[[20.0, 0, 18], [0, 20, 12], [0, 0, 1]]])
     last = viewmats.clone()
-    last[0, 0, 3] = 1.0
+    last[0, axis, 3] = 1.0
     moving: dict[str, Any] = {"rolling_shutter": RollingShutterType.ROLLING_TOP_TO_BOTTOM, "viewmats_rs": last}
     colors, size = torch.ones(1, 3), (36, 24)
     gsplat.use(version)
     try:
-        _, means2d, *_ = gsplat.fully_fused_projection_with_ut(*gaussians, viewmats, Ks, *size, **moving)
+        _, projected, *_ = gsplat.fully_fused_projection_with_ut(*gaussians, viewmats, Ks, *size, **moving)
         moving["packed"], moving["with_ut"] = False, True
         rendered = gsplat.rasterization(*gaussians, colors, viewmats, Ks, *size, **moving)[2]["means2d"]
     finally:
         gsplat.use("1.5.3")
-    continuous = splat_py.rasterization(*gaussians, colors, viewmats, Ks, *size, **moving)[2]["means2d"]
-    for found, row in ((means2d, 10), (rendered, 10), (continuous, 10.3 - 0.5)):
-        torch.testing.assert_close(found, torch.tensor([[[18 + 10 * row / 23, 10.3]]]), rtol=0, atol=2e-3)
+    ours = splat_py.rasterization(*gaussians, colors, viewmats, Ks, *size, **moving)[2]["means2d"]
+    for found, expected in ((projected, whole_rows), (rendered, whole_rows), (ours, continuous)):
+        torch.testing.assert_close(found, torch.tensor([[expected]]), rtol=0, atol=2e-3)
