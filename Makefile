@@ -70,7 +70,7 @@ full: WITH_OLDEST += tests/shaders tests/portable tests/gpu/test_sessions.py tes
 	camera_models cameras colors eval3d falloffs falloffs2d falloffs3d ftheta lenses rasterization surfels)
 full: test ## also the tests in tests/long.txt: further combinations, notebooks, repeated kills; an hour
 
-soak: setup ## 20,000 steps of a small scene, runs that are killed 400 times, and 130 planted faults that tests have to see; half an hour
+soak: setup ## 20,000 steps of a small scene, runs that are killed 400 times, and 150 planted faults that tests have to see; half an hour
 	@SOAK_STEPS=20000 $(PYTHON) -m pytest -q -s tests/faults/test_long_run.py tests/faults/test_kills.py tests/faults/test_capture_kills.py
 	@SOAK_MUTANTS=1 $(PYTHON) -m pytest -q tests/faults/test_mutants.py
 
