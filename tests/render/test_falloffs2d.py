@@ -39,6 +39,18 @@ def own(value: str, sigma_max: str = SIGMA_MAX, more: str = "", fields: str = ""
     return source_of(value, sigma_max, more, "IFalloff2D", fields)
 
 
+def test_standardised_offsets_of_needles() -> None:
+    """Their squared length is σ, and the second number of an offset along x is 0."""
+    rng = np.random.default_rng(71)
+    angle, lengths = rng.uniform(0, np.pi, 50), np.stack([rng.uniform(10, 40, 50), np.ones(50)], -1)
+    axes = np.stack([np.cos(angle), np.sin(angle), -np.sin(angle), np.cos(angle)], -1).reshape(-1, 2, 2)
+    precision = np.einsum("nki,nk,nkj->nij", axes, lengths**-2.0, axes)
+    d = rng.normal(size=(50, 2)) * 10
+    found = shaders.falloff2d.standardised(d, precision[:, [0, 0, 1], [0, 1, 1]])
+    np.testing.assert_allclose((found**2).sum(-1), np.einsum("ni,nij,nj->n", d, precision, d), rtol=1e-3)
+    assert not shaders.falloff2d.standardised(np.array([3.0, 0.0]), np.array([2.0, 0.5, 1.0]))[1]
+
+
 def half_gaussian(twins: dict[str, Tensor]) -> dict[str, Any]:
     """The torch version: the transposed Cholesky factor of the conic has only Δ's y in its second row."""
 

@@ -189,6 +189,17 @@ def test_what_a_fisheye_would_fold_back_is_outside_the_domain() -> None:
     assert np.all(inside(CAMERA | NO_LENS, t))
 
 
+@pytest.mark.parametrize("of_distances", [False, True])
+def test_beyond_its_largest_angle_an_ftheta_camera_sees_points_at_it(of_distances: bool) -> None:
+    camera = CAMERA | fields_of(ftheta_lenses(RNG, 1, of_distances=of_distances)[0])
+    largest, azimuths, distances = np.degrees(2.8), np.linspace(0, 300, 6), np.linspace(1, 3, 6)
+    beyond, below = (
+        camera_model.pixelOf["FTheta"](camera, along(np.full(6, angle), azimuths, distances)) for angle in (170, largest - 1e-3)
+    )
+    assert_value(beyond[:, :2], below[:, :2], rtol=1e-4)
+    np.testing.assert_array_equal([beyond[:, 2], below[:, 2]], [[0] * 6, [1] * 6])
+
+
 def test_the_reference_s_series_meets_the_closed_form() -> None:
     focal, principal, lens = (torch.tensor(x).double() for x in ([30.0, 40.0], [0.0, 0.0], [0.0] * 12))
     for radius in (9.99e-3, 1.001e-2):

@@ -87,6 +87,12 @@ def test_gradients() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4 * float(other.abs().max()), err_msg=name)
 
 
+def test_largest_density() -> None:
+    """An exponent is at most 15."""
+    found = shaders.hash_field.hashEmission(np.array([-2.0, 14, 16, 1000]), np.zeros(3), 0.5)
+    np.testing.assert_allclose(found[:, 0], 0.5 * np.exp([-2, 14, 15, 15]), rtol=1e-5)
+
+
 NETWORK = shaders.load(Path(__file__).with_name("mlp.slang"))
 IN, OUT, INPUTS = 5, 3, 40
 
