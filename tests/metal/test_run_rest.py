@@ -60,7 +60,7 @@ AS_ON_VULKAN = [
     named(photometric_losses.test_each_scalars_gradient, 4, "valid"),
     *(named(photometric_losses.check, name) for name in ("L2", "Charbonnier", "own")),
     named(exposures.test_gradients_of_a_picture_of_several_workgroups),
-    named(exposures.test_what_cameras_do_to_colours, 0.4),
+    named(exposures.test_what_cameras_do_to_colours, 0.4, 1),
     named(bilateral_grids.test_pictures_gradients_and_steps, 41, 53),
     *(named(refinements.test_kernels, kind) for kind in refinements.USED),
     named(environments.test_kernels),

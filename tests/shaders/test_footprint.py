@@ -86,7 +86,7 @@ def test_sigma_max_and_determinant() -> None:
 def test_reach() -> None:
     rng = np.random.default_rng(13)
     count = 100
-    packed = conics(*np.exp(rng.uniform(-1, 3, (2, count))), rng.uniform(0, np.pi, count))
+    packed = conics(*np.exp(rng.uniform(-1, 5, (2, count))), rng.uniform(0, np.pi, count))
     opacities = rng.uniform(0.01, 1, count)
     reach = footprint(np.zeros(2), packed, opacities)["reach"]
     a, b, c = packed.T

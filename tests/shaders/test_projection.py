@@ -229,3 +229,24 @@ def test_project_full_covariance(name: str) -> None:
     # Relative to the squares of the covariance's entries, whose difference it is.
     assert_value(actual["determinant"] / size**2, expected["determinant"] / size**2, atol=2e-6)
     assert (actual["determinant"] >= 0).all()
+
+
+def test_a_negative_determinant_counts_as_zero_and_keeps_its_gradient() -> None:
+    """Rounding makes it negative for flat Gaussians; here matrices that are no covariances do."""
+    rng = np.random.default_rng(58)
+    axes, sigma = ({name: rng.normal(size=(40, 3)) for name in names} for names in (("x", "y"), ("diagonal", "others")))
+
+    def projected(v: dict[str, Tensor], sigma: dict[str, Tensor]) -> dict[str, Tensor]:
+        matrix = sigma["diagonal"].diag_embed()
+        for k, (i, j) in enumerate(((0, 1), (0, 2), (1, 2))):
+            matrix[:, i, j] = matrix[:, j, i] = sigma["others"][:, k]
+        rows = torch.stack([v["x"], v["y"]], 1)
+        covariance = rows @ matrix @ rows.mT
+        determinant = covariance.det()
+        assert 0.2 < (determinant < 0).float().mean() < 0.9
+        return {
+            "entries": covariance[:, [0, 0, 1], [0, 1, 1]],
+            "determinant": determinant - determinant.clamp(max=0).detach(),
+        }
+
+    assert_like(shader.fullCovarianceOf, projected, [axes, sigma], atol=1e-5)

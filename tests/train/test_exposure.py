@@ -73,17 +73,19 @@ def test_gradients_of_a_picture_of_several_workgroups() -> None:
     np.testing.assert_allclose(v_own, expected[0], rtol=1e-12)
 
 
-@pytest.mark.parametrize("scale", [0.0, 0.4])
-def test_what_cameras_do_to_colours(scale: float) -> None:
-    """Every number's gradient and step, in a picture of several workgroups; also where all is neutral. Another photograph has
-    another camera."""
+@pytest.mark.parametrize(("scale", "seen"), [(0.0, 1), (0.4, 1), (0.4, 0)])
+def test_what_cameras_do_to_colours(scale: float, seen: int) -> None:
+    """Every number's gradient and step, in a picture of several workgroups; also where all is neutral, and where only the penalty
+    has a gradient and no step came before. Another photograph has another camera."""
     rng, device = np.random.default_rng(71), get_device()
     shapes = {"exposures": (2, 9), "response": (2, 27)}
     state = {name: (scale * rng.uniform(-1, 1, shape)).astype(np.float32) for name, shape in shapes.items()}
     # Light falls outwards; elsewhere it is cut off at 1, where its derivative depends on rounding.
     state["response"][:, :15].reshape(2, 3, 5)[..., 2:] = -scale * rng.uniform(0, 1, (2, 3, 3))
-    state |= {f"{name}.{m}": rng.uniform(0.1, 1, shape).astype(np.float32) for name, shape in shapes.items() for m in "mv"}
+    moments = {f"{name}.{m}": seen * rng.uniform(0.1, 1, shape) for name, shape in shapes.items() for m in "mv"}
+    state |= {name: values.astype(np.float32) for name, values in moments.items()}
     colors, v_shown = (rng.uniform(low, 0.7, (1, 53, 41, 3)).astype(np.float32) for low in (0.05, -0.7))
+    v_shown *= seen
     looks = Looks(device, PPISP, [0, 1], state)
     shown, v_array, parts = stepped(looks, colors, v_shown)
     before = {name: values.astype(float) for name, values in state.items()}
