@@ -75,8 +75,8 @@ def test_gradients_of_a_picture_of_several_workgroups() -> None:
 
 @pytest.mark.parametrize(("scale", "seen"), [(0.0, 1), (0.4, 1), (0.4, 0)])
 def test_what_cameras_do_to_colours(scale: float, seen: int) -> None:
-    """Every number's gradient and step, in a picture of several workgroups; also where all is neutral, and where only the penalty
-    has a gradient and no step came before. Another photograph has another camera."""
+    """Every number's gradient and step, in a picture of several workgroups; also where all is neutral, and where only the
+    penalty has a gradient and no step came before. Another photograph has another camera."""
     rng, device = np.random.default_rng(71), get_device()
     shapes = {"exposures": (2, 9), "response": (2, 27)}
     state = {name: (scale * rng.uniform(-1, 1, shape)).astype(np.float32) for name, shape in shapes.items()}
