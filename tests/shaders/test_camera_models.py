@@ -208,12 +208,15 @@ def test_the_reference_s_series_meets_the_closed_form() -> None:
 
 
 def test_the_sphere_fills_the_image() -> None:
+    """Pixels beyond it see nothing."""
     focal, principal = np.array([100, 50]) / [2 * np.pi, np.pi], np.array([50.0, 25])
     camera = {name: one[0] for name, one in cameras(RNG, 1).items()} | {"focal": focal, "principal": principal} | NO_LENS
     t = np.array([[0, 0, 1], [1, 0, 0], [-2, 0, 0], [1e-6, 0, -1], [-1e-6, 0, -1], [0, 3, 1e-3], [0, -3, 1e-3], [0, 1, 1]])
     expected = [[50, 25], [75, 25], [25, 25], [100, 25], [0, 25], [50, 50], [50, 0], [50, 37.5]]
     assert_value(camera_model.projectThrough["Equirectangular"](camera, t), np.array(expected), atol=1e-2, rtol=0)
     assert_value(camera_model.depthThrough["Equirectangular"](t), np.linalg.norm(t, axis=1))
+    rays = camera_model.rayOf["Equirectangular"](camera, np.array([[50, 25], [99.9, 25], [100.1, 25], [-0.1, 25], [50, 50.1]]))
+    np.testing.assert_array_equal(rays["direction"].any(-1), [True, True, False, False, False])
     poles = np.array([[0, 1, 0], [0, -2, 0], [0, 0, 0], [0, 1, 1e-5]])
     np.testing.assert_array_equal(camera_model.isInDomainThrough["Equirectangular"](camera, poles), [False, False, False, True])
 

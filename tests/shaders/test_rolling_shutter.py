@@ -133,16 +133,17 @@ def test_values_and_gradients() -> None:
 def test_where_sigma_points_may_lie() -> None:
     """All points, or one, must be in front of the camera, inside the image with its margin."""
     camera = {"rotation": np.eye(3), "translation": np.zeros(3), "focal": np.full(2, 20.0), "principal": np.array([18.5, 26.5])}
-    # Gaussians in the middle; across the margin of each edge; beyond it; and so large that some points are behind the camera.
+    # Gaussians in the middle; across the margin of each edge; beyond it; so large that some points are behind the camera; and
+    # beyond the image but for one point.
     across, beyond = ([[x, 0, 2], [-x, 0, 2], [0, y, 2], [0, -y, 2]] for x, y in ((2.15, 3.11), (4.0, 5.0)))
     gaussians = {
-        "mean": np.array([[0.0, 0.0, 2.0], *across, *beyond, [0.0, 0.0, 2.0]]),
+        "mean": np.array([[0.0, 0.0, 2.0], *across, *beyond, [0.0, 0.0, 2.0], [5.0, 0.0, 2.0]]),
         "quat": np.array([1.0, 0.0, 0.0, 0.0]),
-        "scale": np.array([[0.1, 0.1, 0.1]] * 9 + [[0.1, 0.1, 1.5]]),
+        "scale": np.array([[0.1, 0.1, 0.1]] * 9 + [[0.1, 0.1, 1.5], [2.5, 0.1, 0.1]]),
         "opacity": 1.0,
     }
     valid = unscented.areSigmaPointsValid["Pinhole", "false", "false"]
-    for all_of_them, expected in ((True, [True] + [False] * 9), (False, [True] * 5 + [False] * 4 + [True])):
+    for all_of_them, expected in ((True, [True] + [False] * 10), (False, [True] * 5 + [False] * 4 + [True] * 2)):
         ut = STILL | {"points": POINTS | {"requireAll": int(all_of_them)}}
         assert np.asarray(valid(gaussians, camera | NO_LENS, NO_MOTION, ut)).tolist() == expected
 
