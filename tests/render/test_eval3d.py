@@ -146,13 +146,13 @@ def test_no_pixel_is_lost(camera_model: str, focal: float) -> None:
     scales = distances * (4 * torch.rand(scenes, 1, 3, generator=random) - 4).exp()
     quats, opacities = torch.randn(scenes, 1, 4, generator=random), torch.full((scenes, 1), 0.9)
     K = torch.tensor([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]])
-    one = directions * distances, quats, scales, opacities, torch.ones(scenes, 1, 3), torch.eye(4), K
-    gaussians = [part.expand(scenes, 1, *part.shape) if i > 4 else part for i, part in enumerate(one)]
+    gaussians = directions * distances, quats, scales, opacities, torch.ones(scenes, 1, 3)
+    cameras = torch.eye(4).expand(scenes, 1, 4, 4), K.expand(scenes, 1, 3, 3)
     y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
     slopes = (torch.stack([x, y], -1).double() - K[:2, 2]) / focal
     rays = torch.nn.functional.pad(slope_rays(camera_model, slopes), (3, 0)).float().expand(scenes, 1, height, width, 6)
     how: dict[str, Any] = {"camera_model": camera_model, "with_eval3d": True, "tile_size": 4}
-    alphas, expected = (rasterization(*gaussians, width, height, **how, **own)[1] for own in ({}, {"rays": rays}))
+    alphas, expected = (rasterization(*gaussians, *cameras, width, height, **how, **own)[1] for own in ({}, {"rays": rays}))
     assert (expected.amax((1, 2, 3)) > 0.1).float().mean() > 0.8
     torch.testing.assert_close(alphas, expected, rtol=0, atol=1e-4)
 

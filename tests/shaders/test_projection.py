@@ -14,6 +14,7 @@ from tests.reference.gaussian import rotations
 from tests.reference.projection import determinants, limits, perspective_jacobian, splats
 from tests.shaders.camera_models import IMAGE, NO_LENS, clamped, fisheye, orthographic, pinhole
 from tests.shaders.oracle import Array, assert_like, assert_value, float32
+from tests.shaders.test_gaussian import matrices
 
 WIDTH, HEIGHT = IMAGE.values()
 BLUR = 0.3
@@ -237,11 +238,8 @@ def test_a_negative_determinant_counts_as_zero_and_keeps_its_gradient() -> None:
     axes, sigma = ({name: rng.normal(size=(40, 3)) for name in names} for names in (("x", "y"), ("diagonal", "others")))
 
     def projected(v: dict[str, Tensor], sigma: dict[str, Tensor]) -> dict[str, Tensor]:
-        matrix = sigma["diagonal"].diag_embed()
-        for k, (i, j) in enumerate(((0, 1), (0, 2), (1, 2))):
-            matrix[:, i, j] = matrix[:, j, i] = sigma["others"][:, k]
         rows = torch.stack([v["x"], v["y"]], 1)
-        covariance = rows @ matrix @ rows.mT
+        covariance = rows @ matrices(sigma) @ rows.mT
         determinant = covariance.det()
         assert 0.2 < (determinant < 0).float().mean() < 0.9
         return {
