@@ -8,12 +8,11 @@ from torch import Tensor
 
 from splat_py.base.errors import SplatError
 from splat_py.gpu.autograd import graph_break
-from splat_py.gpu.sources import constant
 from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors
 from splat_py.gsplat.checks import check_camera_model, device_to_differentiate, leading
 from splat_py.gsplat.version import is_1_5
 from splat_py.render.cameras import CAMERA_MODELS
-from splat_py.render.options import Options
+from splat_py.render.options import MIN_COMPENSATION, Options
 from splat_py.render.project import project
 from splat_py.render.shade import shade_channels
 from splat_py.render.splats import ProjectedSplats
@@ -21,7 +20,8 @@ from splat_py.render.splats import ProjectedSplats
 # Without opacities gsplat's radii are 3.33 standard deviations. This opacity gives splat_py's the same: its ellipse is where
 # α = 1/255, with a margin for rounding (slang/splat/footprint.slang).
 _OPAQUE = math.exp((3.33**2 - 1e-4) / 2.0002) / 255
-_MIN_COMPENSATION: float = constant("splat/projection", "MIN_COMPENSATION")
+# gsplat 1.5.3 has no lower limit; a small one keeps the square root's slope finite.
+_LEAST_COMPENSATION = 1e-6
 # The harmonic of degree 0.
 _Y_0 = 0.5 / math.sqrt(math.pi)
 
@@ -99,24 +99,21 @@ def project_gaussians(
     **others: Any,
 ) -> tuple[ProjectedSplats, Tensor | None]:
     """Splats and their compensations, None unless asked for. Opacities have no gradient."""
-    device, effective = device_to_differentiate(means), means.new_full(means.shape[:-1], _OPAQUE)
-    if opacities is not None:
-        effective = opacities.detach()
-    chosen = Options.on(device, antialiased=calc_compensations and opacities is not None, **options)
-    splats = project(means, quats, scales, effective, viewmats, Ks, width, height, chosen, device=device, **others)
+    device = device_to_differentiate(means)
+    before = means.new_full(means.shape[:-1], _OPAQUE) if opacities is None else opacities.detach()
+    dimming: dict[str, Any] = {
+        "antialiased": calc_compensations,
+        "least_compensation": _LEAST_COMPENSATION if is_1_5() else MIN_COMPENSATION,
+        "undimmed_reach": calc_compensations and opacities is None,
+    }
+    chosen = Options.on(device, **dimming, **options)
+    splats = project(means, quats, scales, before, viewmats, Ks, width, height, chosen, device=device, **others)
     if not calc_compensations:
         return splats, None
-    if opacities is not None:
-        gaussian_ids = splats.gaussian_ids
-        before = effective[..., None, :] if gaussian_ids is None else effective.flatten()[gaussian_ids]
-        # Splats with opacities below 1/255 are culled.
-        return splats, splats.opacities / before.clamp(min=1 / 255)
-    # det (Σ - eps2d) / det Σ, computed from the inverse of Σ.
-    (a, b, c), eps2d = splats.conics.unbind(-1), chosen.eps2d
-    ratio = 1 - eps2d * (a + c) + eps2d**2 * (a * c - b * b)
-    # 1.5.3 has no lower limit; a small one keeps the square root's slope finite.
-    least = 1e-3 if is_1_5() else _MIN_COMPENSATION
-    return splats, ratio.clamp(min=least**2).sqrt() * (splats.radii > 0).all(-1)
+    gaussian_ids = splats.gaussian_ids
+    before = before[..., None, :] if gaussian_ids is None else before.flatten()[gaussian_ids]
+    # Splats with opacities below 1/255 are culled.
+    return splats, splats.opacities / before.clamp(min=1 / 255)
 
 
 @graph_break

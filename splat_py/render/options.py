@@ -26,6 +26,8 @@ SPLATS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 # The rule that ends a pixel's blending (slang/splat/splat2d.slang), by `max_alpha`.
 STOPS = {0.999: "SceneStop", 0.99: "SceneStop99"}
+# Lower limit of the factor by which antialiasing dims a splat.
+MIN_COMPENSATION = 0.005
 
 
 # Arguments of `rasterization`, and of functions like it, that are options of the same name.
@@ -133,6 +135,9 @@ class Options:
     sh_degree: int | None = None
     extra_signals_sh_degree: int | None = None
     antialiased: bool = False
+    least_compensation: float = MIN_COMPENSATION
+    # A splat reaches as far as its opacity before antialiasing is seen.
+    undimmed_reach: bool = False
     # True if the gradients of cameras are computed.
     camera_gradient: bool = False
     # False if the splats' rows of gradients have no normals.

@@ -494,7 +494,7 @@ def _record_tangents(recorder: Recorder) -> None:
     for options, of_cameras, covars, ids in (
         (Options(16), {}, None, DENSE),
         (Options(16), {}, None, PACKED),
-        (Options(16, antialiased=True), {}, None, PACKED),
+        (Options(16, antialiased=True, undimmed_reach=True), {}, None, PACKED),
         (Options(16), {}, empty((8, 6)), PACKED),
         (Options(16, camera_model="Orthographic"), {}, None, PACKED),
         (Options(16, camera_model="Equirectangular"), {}, None, PACKED),

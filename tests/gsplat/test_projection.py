@@ -88,6 +88,32 @@ def test_kernels_project_as_gsplats_own(batch: tuple[int, ...], camera_model: st
     assert_same_gradients(ours[1:], theirs[1:], s.parameters(), 1e-3, visible)
 
 
+@pytest.mark.parametrize("from_covars", [False, True])
+def test_compensations_of_needles_are_those_of_float64(from_covars: bool) -> None:
+    """They cancel in a conic, and 1.5.3 has no lower limit."""
+    s = scene()
+    shapes: tuple[torch.Tensor, ...] = s.quats.detach(), s.scales.detach() * torch.tensor([0.03, 1e-3, 1e-3])
+    if from_covars:
+        shapes = (own._quat_scale_to_covar_preci(*shapes, compute_preci=False, triu=True)[0],)
+    single = [x.detach().requires_grad_() for x in (s.means, *shapes)]
+    means, *shapes = double = [x.detach().double().requires_grad_() for x in single]
+    if from_covars:
+        covars = shapes[0][..., [0, 1, 2, 1, 3, 4, 2, 4, 5]].unflatten(-1, (3, 3))
+    else:
+        covars = own._quat_scale_to_covar_preci(*shapes, compute_preci=False)[0]
+    camera = s.viewmats.detach(), s.Ks.detach()
+    given = (*single, None, None) if from_covars else (single[0], None, *single[1:])
+    radii, *_, ours = fully_fused_projection(*given, *camera, s.width, s.height, calc_compensations=True)
+    precise = (x.double() for x in camera)
+    theirs = own._fully_fused_projection(means, covars, *precise, s.width, s.height, calc_compensations=True)[-1]
+    visible = (radii > 0).all(-1)
+    assert 1e-5 < theirs[visible].min() < theirs[visible].median() < 1e-3
+    torch.testing.assert_close(ours[visible], theirs[visible].float(), rtol=1e-3, atol=0)
+    gradients = (torch.autograd.grad(c[visible].log().sum(), x) for c, x in ((ours, single), (theirs, double)))
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b.float(), rtol=1e-3, atol=1e-3 * float(b.abs().max()))
+
+
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("tight", [False, True])
 def test_packed_splats_are_the_visible_ones(batch: tuple[int, ...], tight: bool) -> None:

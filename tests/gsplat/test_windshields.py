@@ -43,7 +43,7 @@ def test_small_gaussians_are_where_their_means_are_seen() -> None:
     """Pixels and gradients of means and poses, against float64."""
     s, glass = scene(), windshield(3)
     scales = torch.full_like(s.scales, 1e-4)
-    arguments = s.means, s.quats, scales, s.opacities, s.viewmats, s.Ks, s.width, s.height
+    arguments = s.means, s.quats, scales, None, s.viewmats, s.Ks, s.width, s.height
     radii, found, *_ = gsplat.fully_fused_projection_with_ut(*arguments, external_distortion_coeffs=glass)
     seen = (radii > 0).all(-1)
     assert seen.sum() > 10

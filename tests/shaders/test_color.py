@@ -47,6 +47,7 @@ def test_color_of_harmonics(degree: int, limited: bool) -> None:
 
 HIDDEN = 4
 AXES = RNG.normal(size=(COUNT, 3)) * np.exp(RNG.uniform(-2, 3, size=(COUNT, 1)))
+AXES[::4] *= 1e-5  # Slang's own square root would have too small a derivative
 
 
 @pytest.mark.parametrize(("kind", "function"), [("SphericalHarmonics", "shColor"), ("HarmonicSum", "shSum")])
