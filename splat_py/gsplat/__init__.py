@@ -79,10 +79,7 @@ _PATHS: dict[str, _Homes] = {
     "compression.png_compression": {"compression": ("PngCompression",)},
     "compression.sort": {"compression": ("sort_splats",)},
     "cuda": {},
-    "cuda._constants": {
-        "rendering": ("ALPHA_THRESHOLD", "TRANSMITTANCE_THRESHOLD"),
-        "splat_py.render.options": ("MIN_COMPENSATION",),
-    },
+    "cuda._constants": {"rendering": ("ALPHA_THRESHOLD", "MIN_COMPENSATION", "TRANSMITTANCE_THRESHOLD")},
     "cuda._wrapper": {
         **_STAGES,
         "camera_models": ("create_camera_model",),

@@ -12,7 +12,7 @@ from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors
 from splat_py.gsplat.checks import check_camera_model, device_to_differentiate, leading
 from splat_py.gsplat.version import is_1_5
 from splat_py.render.cameras import CAMERA_MODELS
-from splat_py.render.options import MIN_COMPENSATION, Options
+from splat_py.render.options import Options
 from splat_py.render.project import project
 from splat_py.render.shade import shade_channels
 from splat_py.render.splats import ProjectedSplats
@@ -101,12 +101,10 @@ def project_gaussians(
     """Splats and their compensations, None unless asked for. Opacities have no gradient."""
     device = device_to_differentiate(means)
     before = means.new_full(means.shape[:-1], _OPAQUE) if opacities is None else opacities.detach()
-    dimming: dict[str, Any] = {
-        "antialiased": calc_compensations,
-        "least_compensation": _LEAST_COMPENSATION if is_1_5() else MIN_COMPENSATION,
-        "undimmed_reach": calc_compensations and opacities is None,
-    }
-    chosen = Options.on(device, **dimming, **options)
+    options = {"antialiased": calc_compensations, "undimmed_reach": calc_compensations and opacities is None, **options}
+    if is_1_5():
+        options["least_compensation"] = _LEAST_COMPENSATION
+    chosen = Options.on(device, **options)
     splats = project(means, quats, scales, before, viewmats, Ks, width, height, chosen, device=device, **others)
     if not calc_compensations:
         return splats, None

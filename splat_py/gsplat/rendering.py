@@ -35,9 +35,10 @@ _LENS = "radial_coeffs tangential_coeffs thin_prism_coeffs"
 # Arguments that 1.6 adds to `_rasterization`.
 _ADDED = "with_eval3d with_ut camera_model lidar_coeffs extra_signals extra_signals_sh_degree"
 _IGNORED = ("channel_chunk", "segmented", "renderer_config")
-# Two thresholds of `gsplat.cuda._constants`, as splat_py's shaders have them.
+# The thresholds of `gsplat.cuda._constants`, from splat_py's shaders.
 ALPHA_THRESHOLD: float = constant("splat/blending", "ALPHA_MIN")
 TRANSMITTANCE_THRESHOLD = 1e-4
+MIN_COMPENSATION: float = constant("splat/projection", "MIN_COMPENSATION")
 
 
 class RollingShutterType(IntEnum):

@@ -11,6 +11,7 @@ from splat_py.base.errors import SplatError
 from splat_py.gpu.accumulation import Accumulate, accumulation
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
+from splat_py.gpu.sources import constant
 from splat_py.shaders.declarations import SPLAT_INTERFACES, types_of
 from splat_py.shaders.functions import ShaderModule
 from splat_py.shaders.loading import shape_of, source, user_type, with_numbers
@@ -26,8 +27,6 @@ SPLATS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 # The rule that ends a pixel's blending (slang/splat/splat2d.slang), by `max_alpha`.
 STOPS = {0.999: "SceneStop", 0.99: "SceneStop99"}
-# Lower limit of the factor by which antialiasing dims a splat.
-MIN_COMPENSATION = 0.005
 
 
 # Arguments of `rasterization`, and of functions like it, that are options of the same name.
@@ -135,7 +134,8 @@ class Options:
     sh_degree: int | None = None
     extra_signals_sh_degree: int | None = None
     antialiased: bool = False
-    least_compensation: float = MIN_COMPENSATION
+    # Lower limit of the factor by which antialiasing dims a splat.
+    least_compensation: float = constant("splat/projection", "MIN_COMPENSATION")
     # A splat reaches as far as its opacity before antialiasing is seen.
     undimmed_reach: bool = False
     # True if the gradients of cameras are computed.

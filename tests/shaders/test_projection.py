@@ -105,10 +105,6 @@ def test_project_covariance() -> None:
     np.testing.assert_allclose(function(*arguments, IMAGE)["determinant"], expected, rtol=1e-5)
 
 
-def settings(antialiased: bool) -> dict[str, float]:
-    return {"blur": BLUR, "antialiased": antialiased, "leastCompensation": 0.005}
-
-
 @pytest.mark.parametrize("antialiased", [False, True])
 def test_project_gaussian(antialiased: bool) -> None:
     """Half of the rows, including the clamped ones, without the pixel position, which would hide the effect of the clamp."""
@@ -129,8 +125,9 @@ def test_project_gaussian(antialiased: bool) -> None:
     rng = np.random.default_rng(8)
     v = {name: rng.normal(size=(COUNT, *rest)) for name, rest in zip(NAMES, ((2,), (), (3,), ()), strict=True)}
     v["mean"][::2], v["mean"][:8] = 0, 0
+    settings = {"blur": BLUR, "antialiased": antialiased}
     # A needle's determinant is a difference of near equals, and antialiasing takes its root.
-    assert_like(shader.projectGaussian["Pinhole"], f, [GAUSSIANS, CAMERAS | NO_LENS], [IMAGE, settings(antialiased)], v=v)
+    assert_like(shader.projectGaussian["Pinhole"], f, [GAUSSIANS, CAMERAS | NO_LENS], [IMAGE, settings], v=v)
 
 
 MODELS = {"Pinhole": pinhole, "Orthographic": orthographic, "Fisheye": fisheye}
@@ -172,7 +169,8 @@ def test_project_full_gaussian(name: str, antialiased: bool) -> None:
     inputs = [torch.tensor(x, requires_grad=True) for x in (mean, *sigma.values(), opacity, *camera.values())]
     outputs = torch.func.vmap(partial(full_projection, name, antialiased))(*inputs)
     v = [rng.normal(size=tuple(output.shape)) for output in outputs]
-    arguments = [mean, sigma, opacity, camera | NO_LENS, IMAGE, settings(antialiased)]
+    settings = {"blur": BLUR, "antialiased": antialiased}
+    arguments = [mean, sigma, opacity, camera | NO_LENS, IMAGE, settings]
     expected = {field: output.detach().numpy() for field, output in zip(NAMES, outputs, strict=True)}
     project = shader.projectFullGaussian[name]
     assert_value(project(*arguments), expected, rtol=2e-5, atol=1e-5)
@@ -210,7 +208,8 @@ def test_needles_seen_nearly_end_on(name: str) -> None:
     camera = {field: np.broadcast_to(value, (count, *value.shape)).copy() for field, value in camera.items()}
     inputs = [torch.tensor(x) for x in (mean, *sigma.values(), np.ones(count), *camera.values())]
     expected = torch.func.vmap(partial(full_projection, name, False))(*inputs)[2]
-    given = [mean, sigma, np.ones(count), camera | NO_LENS, IMAGE, settings(False)]
+    settings = {"blur": BLUR, "antialiased": False}
+    given = [mean, sigma, np.ones(count), camera | NO_LENS, IMAGE, settings]
     np.testing.assert_allclose(shader.projectFullGaussian[name](*given)["conic"], expected, rtol=2e-5, atol=3e-5)
 
 
