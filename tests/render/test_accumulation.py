@@ -85,8 +85,13 @@ def with_segments(monkeypatch: pytest.MonkeyPatch, length: int | None) -> Device
     return device
 
 
-@pytest.mark.parametrize("accumulate", WAYS)
-def test_segments_change_no_bit(accumulate: str, monkeypatch: pytest.MonkeyPatch) -> None:
+ALONG_RAYS = {"with_eval3d": True, "camera_model": "fisheye"}
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "how"), [*((way, {}) for way in WAYS), ("wave", ALONG_RAYS)], ids=[*WAYS, "along rays"]
+)
+def test_segments_change_no_bit(accumulate: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixteen segments of a list that most pixels leave early: images equal to the bit, gradients to the order of sums."""
     rng = np.random.default_rng(12)
     scene, camera = many(), camera_of(rng, 53, 37)
@@ -94,7 +99,7 @@ def test_segments_change_no_bit(accumulate: str, monkeypatch: pytest.MonkeyPatch
     for length in (None, 64):
         with_segments(monkeypatch, length)
         inputs: dict[str, Any] = leaves_of(scene, [camera]) | {"backgrounds": torch_input(np.array([[0.2, 0.4, 0.6]]))}
-        images, alphas, _ = rasterization(**inputs, width=53, height=37, accumulate=accumulate)
+        images, alphas, _ = rasterization(**inputs, **how, width=53, height=37, accumulate=accumulate)
         loss = (images * torch.linspace(-1, 1, images.numel()).reshape(images.shape)).sum() + alphas.square().sum()
         # The first backward pass must not change what the second one needs.
         once = torch.autograd.grad(loss, list(inputs.values()), retain_graph=True)

@@ -361,7 +361,7 @@ def test_segments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, device = CASES[name](), get_device()
     tangents = {name: random(*tensor.shape) for name, tensor in case.inputs.items()}
     expected = pushed(case, tangents)
-    monkeypatch.setattr(device, "tuning", replace(device.tuning, segment=16))
+    monkeypatch.setattr(device, "tuning", replace(device.tuning, segment=4))
     for one, other in zip(pushed(case, tangents), expected, strict=True):
         comparison.close(one, other, 1e-5, 1e-6)
 
