@@ -56,6 +56,8 @@ def test_kernels() -> None:
         words = array(np.pad(bits, (0, -len(bits) % 4)).view("<u4"))
         parts = environment.record_backward(recorder, cameras, image, array(v_shown), v_alphas, words)
         environment.record_update(recorder, parts, status, 2, 0.5)
+        # A step that does not count.
+        environment.record_update(recorder, parts, array(np.ones(3, np.uint32)), 3, 0.5)
 
     expected, behind = environment_step(CAMERA, state, T[0], colors[0], v_shown[0], 3), on_host.colors(CAMERA)
     assert parts.shape[0] > 1 and (behind == 0).any(), "no colour is clamped"

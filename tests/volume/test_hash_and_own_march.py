@@ -11,7 +11,7 @@ from torch import Tensor
 from splat_py import shaders
 from splat_py.gpu.kernels import UserType
 from splat_py.volume import HashRadianceField, SlangField, render
-from splat_py.volume.hash_grid import HashShape
+from splat_py.volume.hash_grid import HIDDEN, HashShape
 from tests.refusals import refused
 from tests.volume import own_fields
 from tests.volume import reference as ref
@@ -107,6 +107,22 @@ def test_halves(how: Sums, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table's gradients are as precise as halves allow."""
     add_up(how, monkeypatch)
     assert_like_reference(hash_grid(halves=True), 30, inside=True, skip_empty=False)
+
+
+def test_empty_cells_of_a_hash_grid_are_skipped_to_their_ends() -> None:
+    """Blobs with nothing between them: the logarithm of the density is a hundred times the first feature."""
+    shape, rng = HashShape((6,), 512), np.random.default_rng(5)
+    table = torch.zeros(shape.entries, 2)
+    table[:, 0] = torch.tensor(rng.choice([-1.0, 0.03], shape.entries, p=[0.5, 0.5]))
+    weights = torch.zeros(shape.weights)
+    units = weights[: 4 * HIDDEN].view(HIDDEN, 4)
+    units[0], units[1] = torch.tensor([1.0, 0, 0, 100]), torch.tensor([-1.0, 0, 0, -100])
+    field = HashRadianceField(table, weights, shape, BOX, BACKGROUND)
+    rays = [torch.tensor(a, dtype=torch.float32) for a in random_rays(200, False)]
+    every, some = (render(field, None, *rays, steps_per_unit=300, skip_empty=skip)[1] for skip in (False, True))
+    assert every.std() > 0.15
+    # Up to a thousandth in each step.
+    torch.testing.assert_close(some, every, rtol=0, atol=2e-2)
 
 
 def test_unusable_own_fields() -> None:
