@@ -99,8 +99,10 @@ def test_a_step_learns_from_all_its_photographs(dataset: Dataset) -> None:
     assert [view for view, has in zip(dataset.train, moved, strict=True) if has] == sorted(views)
 
 
-def test_a_batch_whose_lists_do_not_fit_is_repeated(dataset: Dataset) -> None:
-    config, states = replace(CONFIG, batch=3, exposure=True), []
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_batch_whose_lists_do_not_fit_is_repeated(batch: int, dataset: Dataset) -> None:
+    """What a step learns, it learns once."""
+    config, states = replace(CONFIG, batch=batch, exposure=True, filter_3d=True), []
     for capacity in (None, 8):
         trainer = Trainer(dataset, config)
         trainer._gradients.capacity = capacity or trainer._gradients.capacity
