@@ -90,7 +90,7 @@ def test_kernels_project_as_gsplats_own(batch: tuple[int, ...], camera_model: st
 
 @pytest.mark.parametrize("from_covars", [False, True])
 def test_compensations_of_needles_are_those_of_float64(from_covars: bool) -> None:
-    """They cancel in a conic, and 1.5.3 has no lower limit."""
+    """Compensations cancel in a conic, and 1.5.3 has no lower limit."""
     s = scene()
     shapes: tuple[torch.Tensor, ...] = s.quats.detach(), s.scales.detach() * torch.tensor([0.03, 1e-3, 1e-3])
     if from_covars:

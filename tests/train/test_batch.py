@@ -101,7 +101,7 @@ def test_a_step_learns_from_all_its_photographs(dataset: Dataset) -> None:
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_batch_whose_lists_do_not_fit_is_repeated(batch: int, dataset: Dataset) -> None:
-    """What a step learns, it learns once."""
+    """A repeated step changes looks, cameras, harmonics and statistics once."""
     config, states = replace(CONFIG, batch=batch, exposure=True, filter_3d=True), []
     for capacity in (None, 8):
         trainer = Trainer(dataset, config)
