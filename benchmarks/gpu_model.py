@@ -109,7 +109,7 @@ GPUS = (
     ),
     Gpu("M4, 10 cores", "sm_90", 10, 1.58, 120, 8, 6, "Apple's page: 10 cores, 120 GB/s; the clock is third parties'", _APPLE),
 )
-# For comparisons with published times.
+# Published times are of this GPU.
 A100 = Gpu("A100", "sm_90", 108, 1.41, 1555, 80, 3, "NVIDIA's A100 whitepaper", LIMITS["sm_90"])
 
 
@@ -190,7 +190,7 @@ def sectors(counted: dict[str, Any], accumulation: str, pixels: int) -> float:
 
 
 def waves(counted: dict[str, Any], what: str, pixels: int) -> tuple[float, float]:
-    """How often a wave blends a splat over its pixels, and how often it tests 32 splats."""
+    """Return how often a wave blends a splat over its pixels, and how often it tests 32 splats."""
     found = counted[what]
     # The emulator's compiler evaluates a splat's exponential five times for its value and its derivative.
     evaluations = found["evaluations"] / (5 if what.startswith("backward") else 1)
@@ -308,7 +308,7 @@ class Model:
             "bin": self.elementwise(
                 map(find, ("tiles.countTiles", "tiles.emitIsects", "tiles.findTileOffsets", "prefix_sum.scanBlocks")),
                 n,
-                # Where both fit into one word, splats are written alone afterwards.
+                # Splats are written alone afterwards where both fit into one word.
                 n * (2 * 40 + 12) + work.intersections * (12 if words == 1 else 16),
             ),
             "sort tiles": self.sort(work.intersections, tiles.bit_length(), tuning.sort_threads, values=words == 2),

@@ -127,7 +127,7 @@ def _demo() -> Dataset:
 def training_step(tuning: Tuning = _GPU_TUNING) -> list[Dispatch]:
     """A step of `Trainer` with spherical harmonics of degree 3, on any photographs."""
     device = RecordingDevice(tuning)
-    # So many Gaussians are sorted by several workgroups, and may need a second segment.
+    # Several workgroups sort this many Gaussians, which may need a second segment.
     config = TrainConfig(steps=10, sh_interval=1, init="random", init_num_pts=10_000)
     trainer = Trainer(_demo(), config, device=device)
     if tuning.segment is not None:

@@ -81,7 +81,7 @@ def pictures(field: Any, dataset: Dataset) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def psnr(a: Tensor, b: Tensor) -> float:
-    """In dB."""
+    """Return the PSNR, dB."""
     return -10 * float(torch.log10((a - b).square().mean()))
 
 

@@ -69,7 +69,7 @@ def test_the_operator_is_compiled_exported_and_lowered() -> None:
 
 
 def test_a_metal_kernel_runs_by_hand() -> None:
-    """In its own process: the runner's threads and signal handlers exist once a process."""
+    """A process of its own runs it: the runner's threads and signal handlers exist once a process."""
     find_clang()
     (source,) = _PYTHON.findall((ROOT / "tests" / "metal" / "README.md").read_text(encoding="utf-8"))
     process = subprocess.run([sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -58,10 +58,10 @@ class Export(OnDevice):
     out: Annotated[Positional[Path | None], arg(metavar="OUT")] = None
     # Write only this page.
     playground: Annotated[Path | None, arg(metavar="PAGE.html")] = None
-    # For a page: capture with the initial camera and the up direction; by default the run's.
+    # Capture with a page's initial camera and up direction; by default the run's.
     data: Path | None = None
-    # For a page of a capture that looks at one place: without floaters, and without what is around the subject if the cameras
-    # go all around it, as `splat edit --keep-subject --remove-floaters` does.
+    # Clean a page of a capture that looks at one place: leave out floaters, and what is around the subject if the cameras go
+    # all around it, as `splat edit --keep-subject --remove-floaters` does.
     clean: bool = True
     # Version of a .spz: 2, 3, or 4, which needs the package zstandard.
     spz_version: int = 3

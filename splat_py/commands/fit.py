@@ -76,7 +76,7 @@ class FitImage(OnDevice):
     options: OmitArgPrefixes[ImageOptions] = field(default_factory=ImageOptions)
     # Also write a video of the fit.
     video: bool = False
-    # How a pixel finds its Gaussians: tiles, group, the faster of these (auto), or autodiff, for at most 400 Gaussians.
+    # The way a pixel finds its Gaussians: tiles, group, the faster of these (auto), or autodiff, for at most 400 Gaussians.
     method: Method = "auto"
     # Continue the fit of this picture in --out with its original options; a larger --steps extends it.
     resume: bool = False

@@ -255,7 +255,7 @@ class Suggest(OnDevice):
     source: OmitArgPrefixes[SceneOptions]
     # Candidates: 48 views on a path as of `splat render`, on that of a keyframe file from `splat view`, or the held-out views.
     among: Annotated[str, arg(metavar="spiral|orbit|dolly|FILE.json|test")] = "spiral"
-    # How many views to suggest.
+    # Number of views to suggest.
     count: int = 4
     # Folder for one PNG a view.
     out: Path = Path("suggestions")

@@ -47,7 +47,7 @@ class CaptureCommand:
     source: Annotated[Positional[Path], arg(metavar="SOURCE")]
     # Folder for the capture: upright photographs, and a COLMAP model whose +z is up.
     out: Path
-    # How poses are found.
+    # Options for finding poses.
     options: OmitArgPrefixes[CaptureOptions] = field(default_factory=CaptureOptions)
 
     def run(self) -> None:

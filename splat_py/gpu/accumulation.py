@@ -1,4 +1,4 @@
-"""How a Gaussian's gradients add up over many pixels, also with torch's deterministic algorithms.
+"""Ways to add up a Gaussian's gradients over many pixels, also with torch's deterministic algorithms.
 
 The strategies are those of parallel/gradient_accumulation.slang; benchmarks/README.md has their costs. The sum over a wave is
 the default: in software, waves have eight lanes, and barriers cost as much as all the rest. It is also the default on GPUs

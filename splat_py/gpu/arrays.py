@@ -33,7 +33,7 @@ MOST_FREE_BYTES = 512 * _MEBIBYTE
 
 
 class Bridge(Enum):
-    """How host and device share memory."""
+    """The way in which host and device share memory."""
 
     ALIAS = "device memory is host memory"
     CUDA = "torch tensors on the same GPU"

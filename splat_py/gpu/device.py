@@ -81,7 +81,7 @@ class Tuning:
     alone: int = 4096
     # Threads of the loss's workgroups, each of which shares 210 bytes; 0 to sweep through buffers (kernels/loss_sweeps.slang).
     loss_threads: int = 128
-    # How gradients add up: PerPixel, PerWave, PerGroup or PerIntersection (parallel/gradient_accumulation.slang).
+    # The way gradients add up: PerPixel, PerWave, PerGroup or PerIntersection (parallel/gradient_accumulation.slang).
     accumulation: str = "PerWave"
     # True for drivers on CPUs: a wave's lanes read a splat from the lane that tested it, where GPUs load it again, and rows are
     # read by 64-bit addresses (parallel/cpu_driver.slang).

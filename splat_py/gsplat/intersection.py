@@ -305,7 +305,7 @@ def _alphas(pixels: Tensor, means2d: Tensor, shapes: Tensor, opacities: Tensor, 
 
 
 def _transmittances(alphas: Tensor, pixels: Tensor) -> Tensor:
-    """For each entry [M], the product of 1 - α over the earlier entries of its pixel."""
+    """Return the product of 1 - α over the earlier entries of each entry's pixel, [M]."""
     # A single sum over the logarithms of all pixels needs float64 to keep those of one pixel. MPS has no float64.
     device = alphas.device if alphas.device.type != "mps" else torch.device("cpu")
     logs = torch.log1p(-alphas.to(device, torch.float64))

@@ -181,7 +181,7 @@ def _blend(arguments: dict[str, Any], counted: bool) -> tuple[Tensor, Tensor, Te
     rows: Rows = {"colors": (colors, ("D",)), "opacities": (opacities, ())}
     lists = given.isect_offsets, given.flatten_ids, given.masks, False, False
     *_, options, tiles = prepare(splats.means2d, rows, backgrounds, size, tile_size, *lists, "auto", **kind)
-    # So far they are 1, or 0 if culled.
+    # Projected opacities are 1 so far, or 0 if culled.
     splats = replace(splats, opacities=opacities * splats.opacities)
     kept = colors.shape[-1] - given.use_hit_distance
     if with_hits:

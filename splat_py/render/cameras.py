@@ -218,7 +218,7 @@ class SharedRows:
     sums: Array
     parts: Array | None = None
 
-    # For compare-and-swap.
+    # The bits of `sums`, for compare-and-swap.
     sum_bits = property(attrgetter("sums.as_uint32"))
 
     @classmethod

@@ -90,7 +90,7 @@ class UnscentedTransform:
 
 @dataclass(frozen=True)
 class Options:
-    """How Gaussians are rendered.
+    """The options of a render.
 
     Kernels find their numbers and their specialisation here by name: `eps2d` is the number `options.eps2d`, `camera_model` the
     type `CameraModel`, `raw_params` the constant `RAW_PARAMS`.

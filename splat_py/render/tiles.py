@@ -209,8 +209,8 @@ class TileLists:
     grid: TileGrid
     # Segments that lists are blended in, one dispatch each (`segments_for`).
     segments: int = 1
-    # For gradients with a row per intersection: [isects] the intersection of each element of `ids`; [M] splats by depth, and
-    # [M + 1] the first intersection of each.
+    # Order of gradients with a row per intersection: [isects] the intersection of each element of `ids`; [M] splats by depth,
+    # and [M + 1] the first intersection of each.
     isects: Array | None = None
     order: Array | None = None
     isect_offsets: Array | None = None

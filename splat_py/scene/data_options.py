@@ -71,15 +71,15 @@ OMITTED_DATA = DataOptions(OMITTED)
 
 @dataclass(frozen=True)
 class CaptureOptions:
-    """How poses are found."""
+    """Options for finding poses."""
 
     # Photographs are in order of their names: match each with its neighbours and with similar ones instead of with all. Frames
     # of a video always are.
     ordered: bool = False
     # Number of frames of a video, the sharpest in each of as many equal intervals; 0 means two a second, from 24 to 150.
     frames: int = 0
-    # How matches give cameras and points: one photograph at a time (incremental) or all at once (global). The default, auto, is
-    # incremental; if that misses photographs, it also tries global and keeps the result with more photographs.
+    # The way to cameras and points from matches: one photograph at a time (incremental) or all at once (global). The default,
+    # auto, is incremental; if that misses photographs, it also tries global and keeps the result with more photographs.
     mapper: Literal["auto", "incremental", "global"] = "auto"
     # Longer side, in pixels, to which photographs shrink before the search for features.
     size: int = 1600

@@ -38,7 +38,7 @@ _TIMES = 2
 _RADIUS = 10.0
 # With fewer points than the first, none counts as hidden; with more than the second, only a subset is tested.
 _FEWEST, _MOST_POINTS = 16, 20_000
-# How far a part may differ from an equal share; and the width, as a share of the scene, in which a cut avoids points.
+# The most by which a part may differ from an equal share; and the width, as a share of the scene, in which a cut avoids points.
 _UNEVEN, _NEAR = 0.2, 0.03
 # The share of positions at either end that is ignored in a scene's size.
 _OUTLIERS = 0.01

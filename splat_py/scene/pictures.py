@@ -180,7 +180,7 @@ def write_image(path: Path, image: NDArray[np.floating]) -> None:
 def write_pixels(path: Path, pixels: NDArray[np.integer]) -> None:
     """Write pixels [H, W, C] from 0 to 255 in the format of the suffix, atomically."""
     values = pixels.astype(np.uint8)
-    # In memory first: on a full disk, imageio's writer fails again when Python deletes it.
+    # The file is first made in memory: on a full disk, imageio's writer fails again when Python deletes it.
     data = iio.imwrite("<bytes>", values[..., 0] if values.shape[2] == 1 else values, extension=path.suffix)
     with atomic_path(path) as temporary:
         temporary.write_bytes(data)

@@ -61,7 +61,7 @@ class TrainConfig:
     sh_degree: int = 3
     # The degree starts at 0 and rises by one every so many steps.
     sh_interval: int = 1000
-    # Where Gaussians start: at the dataset's points, at random in the cameras' box, or, by default, at the points if any.
+    # Gaussians' first places: at the dataset's points, at random in the cameras' box, or, by default, at the points if any.
     init: Literal["auto", "points", "random"] = "auto"
     # Number of Gaussians to start with, if they start at random.
     init_num_pts: int = 10_000
@@ -126,8 +126,8 @@ class TrainConfig:
     # Learning rate of the colour's constant coefficient; the other coefficients learn at a twentieth of it.
     sh0_lr: float = 2.5e-3
 
-    # How Gaussians spread: default (Kerbl et al. 2023) clones, splits and prunes; mcmc (Kheradmand et al. 2024) moves faded
-    # Gaussians to opaque ones, adds more there, up to --budget, and moves faint ones by noise.
+    # The way Gaussians spread: default (Kerbl et al. 2023) clones, splits and prunes; mcmc (Kheradmand et al. 2024) moves
+    # faded Gaussians to opaque ones, adds more there, up to --budget, and moves faint ones by noise.
     strategy: Literal["default", "mcmc"] = "default"
     # `Trainer` was given a strategy object, which adds and removes Gaussians instead.
     own_strategy: Suppress[bool] = field(default=False, kw_only=True)
@@ -183,7 +183,7 @@ class TrainConfig:
     # Keep Gaussians at least as large as the photographs could sample, so that closer cameras see no needles (Mip-Splatting's
     # 3D smoothing filter). Best together with --antialiased.
     filter_3d: bool = False
-    # How gradients add up over pixels: "pair" gives the same bits in every run; see `rasterization`.
+    # The way gradients add up over pixels: "pair" gives the same bits in every run; see `rasterization`.
     accumulate: Accumulate = "auto"
     # Steps between checkpoints; a killed run loses at most the steps since the last one.
     checkpoint_every: int = 500

@@ -152,7 +152,7 @@ def predict(work: Workload, shared: bool) -> MemoryUse:
 
     # Moving Gaussians needs the arrays before and after, and the row indices.
     moved = parameters + _rows(count, [1] * 13) - packed - sums
-    # Or the peak is at the parameters' means, or at a checkpoint when all steps are done.
+    # The peak may also be at the parameters' means, or at a checkpoint when all steps are done.
     means = _rows(count, groups)
     saved = means + (state + means + grids - packed - per_isect if shared else 0)
     copies, freed = max(moved, means, saved), min(MOST_FREE_BYTES, parameters)

@@ -28,8 +28,8 @@ GROUPS = ("means", "quats", "log_scales", "logit_opacities", "sh")
 # Splat parameters, [N, E]; features [N, F] and weights [W] of colours other than harmonics, instead of "sh".
 EXTRAS, FEATURES, WEIGHTS = "extras", "features", "weights"
 
-# In a checkpoint: the suffix of the names of means; and the filters' standard deviations [N], world units, 0 for Gaussians that
-# no camera has seen.
+# Names in a checkpoint: the suffix of means' names; and the filters' standard deviations [N], world units, 0 for Gaussians
+# that no camera has seen.
 MEAN, FILTER = ".mean", "filter_3d"
 # Parameters are averaged over so many epochs, a tenth of the run at most, in which Gaussians are neither added nor removed.
 _EPOCHS, _LARGEST_SHARE = 2, 10

@@ -52,7 +52,7 @@ class LossValues:
     # Means over pixels and channels; `l1` is the mean of the pixel loss, whichever it is.
     l1: float
     ssim: float
-    # In dB, over the pixels that count; NaN if none does.
+    # dB, over the pixels that count; NaN if none does.
     psnr: float
 
     @classmethod
@@ -99,7 +99,7 @@ _MOST_CHANNELS = 4
 
 @dataclass(frozen=True)
 class Comparison:
-    """How images are compared; kernels are specialised by it.
+    """The way in which images are compared; kernels are specialised by it.
 
     Attributes:
         pixel_weight, ssim_weight: the gradient is that of pixel_weight · mean loss(x, y) + ssim_weight · mean SSIM(x, y).

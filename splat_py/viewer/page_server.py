@@ -33,7 +33,7 @@ _MOST_PIXELS, _MOST_SIDE = 1 << 21, 4096
 _FIELD_OF_VIEW = math.radians(1), math.radians(170)
 # A camera rests after this many seconds without movement.
 REST = 0.2
-# For a moving camera: the most seconds of a frame, and its smallest share of the sides and number of rows.
+# Limits for a moving camera: the most seconds of a frame, and its smallest share of the sides and number of rows.
 _QUICK, _LEAST_SHARE, _LEAST_ROWS = 0.05, 0.125, 96
 # Share of the previous estimate that the new estimate of a pixel's time keeps.
 _SMOOTHING = 0.5

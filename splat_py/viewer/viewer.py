@@ -120,7 +120,7 @@ class Viewer:
         if self.cameras is not None:
             self.cameras.close()
 
-    # In viser's threads
+    # Methods that viser's threads call
 
     def _on_connect(self, client: "viser.ClientHandle") -> None:
         def moved(handle: Any) -> None:
@@ -176,7 +176,7 @@ class Viewer:
 
         self.requests.post(name, done)
 
-    # In the thread that has the device
+    # Methods that the device's thread calls
 
     def _draw(self, page: int, camera: Camera, full: bool) -> None:
         client, gaussians = self.server.get_clients().get(page), self.scene.gaussians

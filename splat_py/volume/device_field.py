@@ -67,7 +67,7 @@ class Box:
 
 @dataclass(frozen=True)
 class March:
-    """How a ray is sampled."""
+    """The way in which a ray is sampled."""
 
     box: Box
     # Fewest samples per unit length; a ray's chord is cut into equal steps.

@@ -150,7 +150,7 @@ def test_photographs_are_all_that_a_run_needs(capture: Path, tmp_path: Path, mon
     assert json.loads((tmp_path / "runs" / f"{name}-2" / "run.json").read_text())["config"]["steps"] == 3
     result = splat("train", capture, "--resume", cwd=tmp_path)
     assert result.returncode == 0 and f"runs/{name}-2 is finished" in result.stderr
-    # To resume, the run itself knows its photographs.
+    # The run itself knows its photographs, so resuming needs no folder.
     printed = done("train", "--resume", "--out", run, "--steps", 9, "--quality", "best", cwd=tmp_path)
     assert "runs/demo" in printed.replace(str(tmp_path), "") and "--quality best chooses options of new runs" in printed
     assert json.loads((run / "metrics.json").read_text())["steps"] == 9

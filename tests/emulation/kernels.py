@@ -193,7 +193,7 @@ def shipped() -> list[Specialisation]:
         dispatches.dispatch("capture_model", entry, Look=PPISP.look, LOOK_FLOATS=PPISP.look_floats, OWN_FLOATS=PPISP.own_floats)
     tiles = {"LOSS_THREADS": _GPU_TUNING.loss_threads}
     dispatches.dispatch("loss", "ssimInTiles", NATIVE_ATOMICS=False, **tiles)
-    # For torch: floats, any number of channels.
+    # torch's images: floats, any number of channels.
     dispatches.dispatch("loss", "ssimInTiles", CHANNELS=4, PACKED=False, WHOLE_WINDOWS=True, **tiles)
     dispatches.dispatch("loss", "gradientInTiles", CHANNELS=4, PACKED=False, **tiles)
     for entry in ("ssimInTiles", "gradientInTiles"):

@@ -130,7 +130,7 @@ def test_modules_that_are_not_supported_refuse_their_names(path: str) -> None:
 
 
 def test_what_kinds_of_images_render_modes_have() -> None:
-    """In order of the functions' names: colour, depth, either depth, expected, hit distance, only colour, only depth."""
+    """Functions in order of their names: colour, depth, either depth, expected, hit distance, only colour, only depth."""
     functions = [getattr(rendering, name) for name in sorted(dir(rendering)) if name.startswith("render_mode_has_")]
     has = {mode: "".join("-+"[function(mode)] for function in functions) for mode in get_args(RenderMode)}
     assert has == {
@@ -247,7 +247,7 @@ def test_what_is_not_supported_says_so_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["rasterization_inria_wrapper", "rasterization_2dgs_inria_wrapper"])
 def test_what_another_function_does_says_which(name: str) -> None:
-    """For simple_trainer_2dgs.py --model_type 2dgs-inria, and profiling/main.py --backends inria."""
+    """Names of simple_trainer_2dgs.py --model_type 2dgs-inria, and profiling/main.py --backends inria."""
     with pytest.raises(NotImplementedError, match=f"{name}; use {name.removesuffix('_inria_wrapper')}$"):
         getattr(rendering, name)()
 

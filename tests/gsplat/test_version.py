@@ -122,7 +122,7 @@ def test_the_largest_alpha_is_that_of_the_version() -> None:
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("batch", "channels", "shutter"), [((), 3, False), ((2,), 1, True), ((), 4, True)])
 def test_harmonics_from_cameras_to_means(batch: tuple[int, ...], channels: int, shutter: bool, packed: bool) -> None:
-    """In the version of 1.6, against directions in torch by that of 1.5.3."""
+    """The version of 1.6 agrees with directions found in torch by that of 1.5.3."""
     s, degree = scene(batch), 3
     coeffs = torch.randn(COUNT, 25, channels, requires_grad=True)
     last = (s.viewmats.detach() + 0.1).requires_grad_() if shutter else None

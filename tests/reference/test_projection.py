@@ -103,7 +103,7 @@ def test_projection_values() -> None:
     np.testing.assert_array_equal(plain.visible, [True] * 9 + [False] * 2)
     for culled in (plain.means2d, plain.depths, plain.conics, plain.opacities):
         assert not culled[9:].any()
-    # So small that the guard clamps the determinant.
+    # This Gaussian is so small that the guard clamps the determinant.
     sharper = ref.project(*inputs, viewmat, K, WIDTH, HEIGHT, eps2d=0)
     assert sharper.conics[8, [0, 2]].max() < 1e6 * 1e-4
 

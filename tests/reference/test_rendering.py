@@ -56,7 +56,7 @@ def test_render_gradient(count: int, sh_degree: int | None, render_mode: str, an
     out = rendered(*inputs)
     assert out.colors.shape[2] == colour_channels * ("RGB" in render_mode) + ("D" in render_mode)
     v_colors, v_alphas = rng.normal(size=out.colors.shape), rng.normal(size=out.alphas.shape)
-    # In nearly uncovered pixels, the curvature of the expected depth is too large for any step.
+    # The curvature of the expected depth is too large for any step in nearly uncovered pixels.
     faint = out.alphas < 1e-3
     v_colors[faint] = 0.0
     v_alphas[faint] = 0.0

@@ -44,7 +44,7 @@ def scene_of(camera_model: str, width: int, height: int, seed: int) -> dict[str,
     elif camera_model == "pinhole":
         means = np.concatenate([plane, np.ones((N, 1))], -1) * depth[:, None]
     elif camera_model == "equirectangular":
-        # In all directions, also behind the camera and up to the poles.
+        # Gaussians lie in all directions, also behind the camera and up to the poles.
         longitude, latitude = rng.uniform(-np.pi, np.pi, N), np.radians(rng.uniform(-85, 85, N))
         direction = np.stack([np.sin(longitude) * np.cos(latitude), np.sin(latitude), np.cos(longitude) * np.cos(latitude)], -1)
         means = direction * depth[:, None]

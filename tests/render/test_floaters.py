@@ -44,7 +44,7 @@ def test_floaters_between_cameras_and_what_they_see() -> None:
     near = cameras[2].position + cameras[2].forward * np.linspace(1, 2.5, 8)[:, None]
     gaussians.means[:8] = torch.from_numpy(near)
     gaussians.means[8:11] = torch.tensor([0.0, 30, 0])
-    # In the pictures of one camera only.
+    # One camera alone has this one in its pictures.
     gaussians.means[11] = torch.from_numpy(cameras[0].position + 300 * cameras[0].forward + [0, 0, 90])
     # A surface beside a camera that reaches into its picture.
     gaussians.means[12] = torch.from_numpy(cameras[0].position + cameras[0].forward - 4 * cameras[0].viewmat[0, :3])

@@ -98,7 +98,7 @@ def test_views_are_suggested_that_tell_what_is_wanted(scene: Gaussians) -> None:
         H = H + F[index]
         assert share == pytest.approx(float((G / H).sum() / before), rel=1e-4)
         left.remove(index)
-    # Where only the far side is wanted, another view is best.
+    # Another view is best if only the far side is wanted.
     assert suggest(scene, candidates, known, information(scene, [camera(2.5)], WHITE), WHITE, count=1)[0][0] == 4
 
 

@@ -118,7 +118,7 @@ def test_packed_extra_signals(degree: int | None) -> None:
 
 @pytest.mark.parametrize("accumulate", ["pixel", "wave", "group", "pair"])
 def test_packed_against_the_reference(accumulate: str) -> None:
-    """For each way to add up gradients."""
+    """Packed renders are the reference's, with each way to add up gradients."""
     rng = np.random.default_rng(61)
     cameras = [camera_of(rng, WIDTH, HEIGHT) for _ in range(2)]
     case = Case(scene_of(rng, N, sh_degree=2), cameras, rounded(rng.uniform(size=(2, 3))))

@@ -111,7 +111,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 @pytest.mark.parametrize("power", [1, 2], ids=["linear", "quadratic"])
 def test_second_derivatives_raise(case: Case, power: int) -> None:
-    """For a loss linear in the image and others: as an own loss, in a sum and as a penalty."""
+    """Second derivatives raise for a loss linear in the image and others: as an own loss, in a sum and as a penalty."""
     function, x = case
     (gradient,) = torch.autograd.grad(function(x).pow(power).sum(), x, create_graph=True)
     assert gradient.requires_grad

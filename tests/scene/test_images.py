@@ -143,7 +143,7 @@ def test_streaming_gives_the_same_pictures_and_decodes_on_demand(tmp_path: Path,
     order = (0, 1, 2, 3, 4, 4, 0, 3)
     expected = [cached.image(i) for i in order]
     assert len(decoded) == 5, "photographs that fit are decoded once"
-    # In memory: the last photograph, the last two, or all but one.
+    # Memory holds the last photograph, the last two, or all but one.
     again = {0: [0, 1, 2, 3, 4, 0, 3], everything * 2 // 5: [0, 1, 2, 3, 4, 0, 3], everything - 1: [0, 1, 2, 3, 4, 0]}
     for limit, misses in again.items():
         decoded.clear()

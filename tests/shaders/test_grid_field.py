@@ -54,7 +54,7 @@ def test_query(replays: bool) -> None:
 
 
 def test_corners() -> None:
-    """In either order, voxels and weights are those of the cell; with parity, slot i holds a voxel of i's parity."""
+    """Voxels and weights are those of the cell in either order; with parity, slot i holds a voxel of i's parity."""
     rng = np.random.default_rng(44)
     base, fraction = rng.integers(0, np.array(SIZE) - 1, (50, 3)), rng.uniform(size=(50, 3))
     plain, by_parity = (np.array(MODULE.cornersAround(SIZE, base, fraction, order)) for order in (False, True))
@@ -71,7 +71,7 @@ def test_corners() -> None:
 
 @pytest.mark.parametrize("stride", [0.1, 0.5, 1.0, 3.0])
 def test_rays_in_all_directions(stride: float) -> None:
-    """In all directions, across the grid and beyond its faces, with steps from a tenth of a voxel to three."""
+    """Rays go in all directions, across the grid and beyond its faces, with steps from a tenth of a voxel to three."""
     rng = np.random.default_rng(45)
     rays, count = 24, 9
     rows = rng.normal(size=(np.prod(SIZE), 1 + 3 * K))

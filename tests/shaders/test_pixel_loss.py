@@ -93,7 +93,7 @@ def test_window() -> None:
 def test_ssim_of_moments() -> None:
     x, y = images()
     fields = moments(x, y, ssim.ssimWeight(np.arange(-5, 6)).astype(float))
-    # In flat parts, the variance is a difference of near equals.
+    # The variance in flat parts is a difference of near equals.
     assert_value(ssim.ssimOfMoments(fields), ssim_map(x[..., None], y[..., None])[..., 0], atol=1e-4)
 
 

@@ -31,7 +31,7 @@ def cases() -> tuple[dict[str, Array], dict[str, Array], Array]:
     focal, principal = rng.uniform(25, 45, (COUNT, 2)), rng.normal((WIDTH / 2, HEIGHT / 2), size=(COUNT, 2))
     depth = rng.uniform(1, 6, COUNT)
     depth[::7] = 0.05
-    # In units of the half-image: 1.3 is the clamp.
+    # Slopes are in units of the half-image: 1.3 is the clamp.
     slope = rng.uniform(-1, 1, (COUNT, 2))
     slope[0:4] = [[2, 0.3], [-2, 0.2], [0.1, 2], [-0.3, -2]]
     slope[4:8] = [[2, 2], [-2, 2], [2, -3], [-4, -2]]

@@ -239,7 +239,7 @@ def test_sigma_of_surfels() -> None:
     pixels = np.floor(mean + rng.normal(size=mean.shape) * 4) + 0.5
     expected = sigma_of(mean, numbers, pixels)
     filtered = 2 * np.sum((pixels - mean) ** 2, 1)
-    # Where both are nearly equal, float32 may choose the other.
+    # float32 may choose the other where both are nearly equal.
     clear = (np.abs(expected / filtered - 1) > 1e-3) | (expected == filtered)
     keep = clear & (expected < 50)
     assert 20 < np.sum(keep & (expected == filtered)) < np.sum(keep) - 50

@@ -109,7 +109,7 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(dataset: Dataset, tmp_path: P
 
 
 def test_the_number_of_an_own_camera_is_found(capture: Path, tmp_path: Path) -> None:
-    """In photographs by a camera whose number is 0.2, from 0.1; and a run's files have it."""
+    """Photographs by a camera whose number is 0.2 teach it, from 0.1; and a run's files have it."""
     file, run = tmp_path / "skewed.slang", tmp_path / "run"
     file.write_text(SKEWED)
     skewed, begun = shaders.source(SKEWED), load_dataset(capture)
@@ -132,7 +132,7 @@ def test_the_number_of_an_own_camera_is_found(capture: Path, tmp_path: Path) -> 
 
 
 def test_one_camera_finds_its_place(dataset: Dataset) -> None:
-    """In a scene with a known picture, by the alignment that evaluation uses."""
+    """Evaluation's alignment finds the camera, in a scene with a known picture."""
     trainer = Trainer(dataset, replace(CONFIG, steps=40, refine_cameras=False))
     trainer.fit()
     gaussians, view = trainer.gaussians(), dataset.views[dataset.train[0]]

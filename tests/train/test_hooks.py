@@ -89,7 +89,7 @@ def strategies() -> list[Any]:
 
 @pytest.mark.parametrize("whose", [0, 1], ids=["ours", "gsplat's"])
 def test_a_strategy_copies_rows_with_their_moments(whose: int, dataset: Dataset) -> None:
-    """Where nothing is split or removed, the Gaussians with large gradients are appended, and copies have no momentum."""
+    """Gaussians with large gradients are appended where nothing is split or removed, and copies have no momentum."""
     grow = 1e-3
     strategy = strategies()[whose](
         grow_grad2d=grow, grow_scale3d=1e9, prune_opa=0.0, refine_start_iter=1, refine_every=3, refine_stop_iter=4

@@ -43,7 +43,7 @@ def test_a_page_says_that_a_slow_frame_is_being_rendered(shown: Shown) -> None:
 
     page = shown.drawn_page()
     shown.rest()
-    # How long the first full frame takes is not known before.
+    # Nobody knows before how long the first full frame takes.
     shown.until(lambda: told(page) == [True, False])
     shown.viewer._full_seconds = 0.1
     page.look(shown.camera(3))

@@ -324,8 +324,8 @@ def test_command_and_dataset(tmp_path: Path) -> None:
 def test_training_is_march_loss_and_replay(
     how: Sums, coefficients: int, samples: int, jitter: bool, skip_empty: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one pass with persistent workgroups, in three passes, or in these by compare-and-swap; rays may miss, and pixels may
-    have no weight."""
+    """A fit takes one pass with persistent workgroups, three passes, or these by compare-and-swap; rays may miss, and pixels
+    may have no weight."""
     rng = np.random.default_rng(9)
     device, count = get_device(), 13 * 7
     memory = device.memory

@@ -146,7 +146,7 @@ def _decode(read: Callable[[str], bytes], nbytes: int) -> StoredGaussians:
     count = meta["count"]
     if not isinstance(count, int) or not 0 < count <= _MOST_SIDE**2:
         raise ValueError("its count is not a number of Gaussians")
-    # In pictures of a very even scene, a Gaussian takes a 16th of a byte.
+    # A Gaussian takes a 16th of a byte in pictures of a very even scene.
     packing.require_room(count, packing.MOST_NUMBERS, nbytes, 1 / 16)
 
     def pixels(part: str, index: int) -> NDArray[np.uint8]:

@@ -38,7 +38,7 @@ _VIEWER = _FOLDER / "supersplat-viewer"
 _TURN = np.array([-1.0, -1.0, 1.0])
 # Character sequences that would end a script element, or hide its end, in any language.
 _ENDS = re.compile(r"<(?=/script|!--|script)", re.IGNORECASE)
-# In order of dependence: a file uses those before it.
+# A file uses those before it.
 SCRIPTS = ("plan.js", "fit.js", "steps.js", "main.js")
 _MODULES = re.compile(r'^import .*? from "\./\w+\.js";\n|^export ', re.MULTILINE)
 # The most buffers that a kernel binds, and the bytes of group-shared memory that the radix sort uses.
