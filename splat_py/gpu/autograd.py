@@ -23,7 +23,7 @@ def graph_break(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Decorate a function that uses a device: torch.compile breaks its graph and calls the function directly. The function
     raises SplatError if an argument is inside a transformation of torch.func, or has a tangent."""
     refusal = "cannot be transformed by torch.func (grad, vmap, …), and has no forward derivative"
-    return _outside_graphs(function, lambda value: _is_transformed(value) or _has_tangent(value), refusal)
+    return _outside_graphs(function, lambda value: _is_transformed(value) or has_tangent(value), refusal)
 
 
 def forward_graph_break(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -51,13 +51,13 @@ def _is_transformed(value: Any) -> bool:
     return isinstance(value, Tensor) and (of.is_functorch_wrapped_tensor(value) or of.is_legacy_batchedtensor(value))
 
 
-def _has_tangent(value: Any) -> bool:
+def has_tangent(value: Any) -> bool:
     return isinstance(value, Tensor) and forward_ad.unpack_dual(value).tangent is not None
 
 
 def has_derivative(value: Any) -> bool:
     """True for a tensor that has gradients or tangents, or may have them inside a transformation of torch.func."""
-    return isinstance(value, Tensor) and (value.requires_grad or _is_transformed(value) or _has_tangent(value))
+    return isinstance(value, Tensor) and (value.requires_grad or _is_transformed(value) or has_tangent(value))
 
 
 def _is_beyond_forward_mode(value: Any) -> bool:
@@ -122,7 +122,7 @@ def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
             )
         context = _Context(ctx)
         # No tensor has a tangent outside the levels of forward mode.
-        if forward_ad._current_level >= 0 and any(map(_has_tangent, (*context.saved_tensors, *gradients))):
+        if forward_ad._current_level >= 0 and any(map(has_tangent, (*context.saved_tensors, *gradients))):
             refuse_second_derivative(ctx)
         with torch.no_grad():
             results = backward(context, *gradients)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
-from splat_py.gpu.arrays import Array, Memory
+from splat_py.gpu.arrays import Array, Bridge, Memory
 
 
 def check_tensors(tensors: Mapping[str, Tensor | None], halves: Collection[str] = (), needed: Collection[str] = ()) -> None:
@@ -46,6 +46,11 @@ def as_tensor(array: Array, like: Tensor) -> Tensor:
         return tensor
     array.memory.flush()
     return tensor.to(device)
+
+
+def is_shared(array: Array, like: Tensor) -> bool:
+    """True if `as_tensor` returns a view of the array, not a copy of what it holds now."""
+    return array.memory.bridge is not Bridge.COPY and array.tensor().device == like.device
 
 
 def words_of(halves: Tensor) -> Tensor:

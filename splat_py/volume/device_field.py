@@ -43,7 +43,8 @@ class Box:
     @classmethod
     def of(cls, box: ArrayLike) -> Self:
         """Make a box from [2, 3], its lower and upper corner."""
-        corners = np.asarray(box, np.float64)
+        # NumPy cannot read a tensor inside torch.func.jvp.
+        corners = np.asarray(box.tolist() if isinstance(box, Tensor) else box, np.float64)
         if corners.shape != (2, 3):
             raise SplatError(f"box has shape {list(corners.shape)}; give its lower and upper corner, [2, 3]")
         if not np.isfinite(corners).all():
@@ -233,11 +234,13 @@ class DeviceField(ABC):
         d_background: Array,
         d_field: Array | None,
         d_image: RayImage,
+        *,
+        marched: bool,
     ) -> None:
         """Write the tangents of `image` to `d_image`, given those of rays, background and the field, all [directions, …].
 
         Args:
-            image: the result of `record_forward`.
+            image: the result of `record_forward` if `marched`; else the rays are marched into it, too.
             d_field: [directions, floats] in the order of a gradient, or None for a field that stays as it is.
         """
         recorder.stage("tangents")
@@ -246,6 +249,8 @@ class DeviceField(ABC):
         work |= {"d_rays": d_rays, "d_background": d_background, "d_image": d_image, "directions": directions}
         groups = linear_groups(rays.slots)
         if d_field is None and directions > 1:
+            if not marched:
+                self.record_forward(recorder, march, rays, background, image)
             self._dispatch(recorder, "volumeRayTangents", groups, march, **work)
             return
         if d_field is None:

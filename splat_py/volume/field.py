@@ -14,9 +14,18 @@ from torch import Tensor
 from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout, atomic_path, load_npz, load_tensors, reason, save_tensors
 from splat_py.gpu.accumulation import alert_not_deterministic
-from splat_py.gpu.autograd import Stage, Tangents, first_derivative, forward_graph_break, load_state, primal, save_state
+from splat_py.gpu.autograd import (
+    Stage,
+    Tangents,
+    first_derivative,
+    forward_graph_break,
+    has_tangent,
+    load_state,
+    primal,
+    save_state,
+)
 from splat_py.gpu.device import Device, device_for, get_device
-from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors
+from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors, is_shared
 from splat_py.scene.camera import Camera
 from splat_py.volume.device_field import Box, DeviceField, March, RayImage, Rays, camera_rays, stored
 
@@ -204,33 +213,36 @@ def check_finite_tensors(tensors: dict[str, Tensor]) -> None:
 @forward_graph_break
 def render_rays(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Refuse transformations of the field's tensors, which `march` does not receive as arguments."""
-    color, transmittance, depth, _ = _Render.apply(*arguments)
+    color, transmittance, depth, _ = _Render.apply(any(map(has_tangent, arguments)), *arguments)
     return color, transmittance, depth
 
 
 class _Render(Stage):
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Any]:
-        size, march, device, field, rays_o, rays_d, background, *parameters = arguments
+        pushed, size, march, device, field, rays_o, rays_d, background, *parameters = arguments
         array = device.memory.array
         volume = field(device, *(stored(device, part.detach()) for part in parameters))
         rays = Rays(array(rays_o.detach()), array(rays_d.detach()), *size)
         image = RayImage.empty(device, rays.count)
         behind = array(background)
+        # `jvp` follows, which marches, too.
+        marched = not (pushed and is_shared(image.colors, rays_o))
         with device.recording() as recorder:
             volume.record_occupancy(recorder, march)
-            volume.record_forward(recorder, march, rays, behind, image)
-        state = volume, march, rays, behind, image, [part.dtype for part in parameters]
+            if marched:
+                volume.record_forward(recorder, march, rays, behind, image)
+        state = volume, march, rays, behind, image, marched, [part.dtype for part in parameters]
         return *image.tensors(rays_o), state
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        save_state(ctx, output[-1], *inputs[4:])
+        save_state(ctx, output[-1], *inputs[5:])
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        (volume, march, rays, behind, image, _), (_, *tensors) = load_state(ctx), ctx.saved_tensors
+        (volume, march, rays, behind, image, marched, _), (_, *tensors) = load_state(ctx), ctx.saved_tensors
 
         def push(directions: tuple[int, ...], given: list[Any]) -> tuple[Tensor, ...]:
             array, d_image = volume.device.memory.array, RayImage.empty(volume.device, *directions, rays.count)
@@ -238,20 +250,21 @@ class _Render(Stage):
             parts = [part.flatten(len(directions)).float() for part in given[3:] if part is not None]
             field = array(torch.cat(parts, -1)) if parts else None
             with volume.device.recording() as recorder:
-                volume.record_tangents(recorder, march, rays, behind, image, Rays(rays_o, rays_d), background, field, d_image)
+                d_inputs = Rays(rays_o, rays_d), background, field
+                volume.record_tangents(recorder, march, rays, behind, image, *d_inputs, d_image, marched=marched)
             return d_image.tensors(given[0])
 
-        return *Tangents.of(push, tensors, tangents[4:], range(3, len(tensors))), None
+        return *Tangents.of(push, tensors, tangents[5:], range(3, len(tensors))), None
 
     @staticmethod
     @first_derivative
     def backward(ctx: Any, *v_given: Tensor | None) -> tuple[Tensor | None, ...]:
-        volume, march, rays, behind, image, dtypes = load_state(ctx)
+        volume, march, rays, behind, image, _, dtypes = load_state(ctx)
         device, like = volume.device, ctx.saved_tensors[1]
         shapes = (rays.count, 3), (rays.count,), (rays.count,)
         v_results = [like.new_zeros(shape) if v is None else v for v, shape in zip(v_given, shapes, strict=False)]
         v_image = RayImage(*(device.memory.array(v) for v in v_results))
-        wanted = ctx.needs_input_grad[4:]
+        wanted = ctx.needs_input_grad[5:]
         v_parameters: list[Tensor | None] = [None] * len(dtypes)
         v_rays = Rays(*(device.memory.empty((rays.count, 3)) for _ in range(2))) if any(wanted[:2]) else None
         if v_rays or any(wanted[3:]):
@@ -265,4 +278,4 @@ class _Render(Stage):
             v_parameters = [part.to(dtype) for part, dtype in zip(sums, dtypes, strict=True)]
         v_ends = [as_tensor(v, like) for v in (v_rays.origins, v_rays.directions)] if v_rays else [None, None]
         v_background = (v_results[0] * as_tensor(image.transmittances, like)[:, None]).sum(0) if wanted[2] else None
-        return None, None, None, None, *v_ends, v_background, *v_parameters
+        return None, None, None, None, None, *v_ends, v_background, *v_parameters

@@ -264,7 +264,7 @@ def _record_march(recorder: Recorder, volume: DeviceField, march: March, *gradie
     if gradients:
         for directions, d_field in ((1, empty((1, 8))), (2, None)):
             d_background = empty((directions, 3))
-            volume.record_tangents(recorder, march, RAYS, empty(3), IMAGE, RAYS, d_background, d_field, IMAGE)
+            volume.record_tangents(recorder, march, RAYS, empty(3), IMAGE, RAYS, d_background, d_field, IMAGE, marched=True)
     for v_rays in gradients:
         volume.record_backward(recorder, march, RAYS, empty(3), IMAGE, IMAGE, volume.empty_gradients(), v_rays=v_rays)
 

@@ -79,7 +79,7 @@ def render_and_replay(
     options |= {"steps_per_unit": steps_per_unit, "contracted": field.contracted}
 
     def march(density: Tensor, sh: Tensor, background: Tensor, *ends: Tensor) -> tuple[Tensor, ...]:
-        return render(density, sh, *(ends or tensors[3:]), field.box, background=background, **options)
+        return render(density, sh, *(ends or tensors[3:]), torch.tensor(field.box), background=background, **options)
 
     leaves = [tensor.requires_grad_() for tensor in (tensors if of_rays else tensors[:3])]
     results, adjoint = march(*leaves), [torch.tensor(a, dtype=torch.float32) for a in v]
@@ -92,12 +92,16 @@ def check_tangents(
     function: Callable[..., Sequence[Tensor]], leaves: Sequence[Tensor], v: Sequence[Tensor], gradients: Sequence[Tensor]
 ) -> None:
     """⟨J d, v⟩ = ⟨d, Jᵀ v⟩ for each input, in one direction and in two at once; d has the gradient's signs, so that nothing
-    cancels."""
+    cancels. Results that come with tangents are those that come without."""
     inputs = tuple(leaf.detach() for leaf in leaves)
+    results = function(*inputs)
     for i, gradient in enumerate(gradients):
 
         def push(d: Tensor, i: int = i) -> tuple[Tensor, ...]:
-            return torch.func.jvp(lambda x: tuple(function(*inputs[:i], x, *inputs[i + 1 :])), (inputs[i],), (d,))[1]
+            pushed, tangents = torch.func.jvp(lambda x: tuple(function(*inputs[:i], x, *inputs[i + 1 :])), (inputs[i],), (d,))
+            for result, without in zip(pushed, results, strict=True):
+                torch.testing.assert_close(result, without, rtol=1e-6, atol=1e-6)
+            return tangents
 
         sizes = torch.rand((2, *gradient.shape), generator=torch.Generator().manual_seed(i)) + 0.5
         d = (sizes * gradient.sign()).to(gradient.dtype)
