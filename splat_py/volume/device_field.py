@@ -253,9 +253,7 @@ class DeviceField(ABC):
                 self.record_forward(recorder, march, rays, background, image)
             self._dispatch(recorder, "volumeRayTangents", groups, march, **work)
             return
-        if d_field is None:
-            d_field = self.device.memory.zeros((1, math.prod(self._gradient_shape)))
-        work |= {"d_field": d_field, "field_floats": d_field.shape[-1]}
+        work |= {"d_field": d_field, "field_floats": math.prod(self._gradient_shape), "D_FIELD": d_field is not None}
         for direction in range(directions):
             self._dispatch(recorder, "volumeTangents", groups, march, tangent_index=direction, **work)
 

@@ -262,7 +262,7 @@ def _record_march(recorder: Recorder, volume: DeviceField, march: March, *gradie
     """Record a march, and with gradients of rays its tangents and a replay for each of them."""
     volume.record_forward(recorder, march, RAYS, empty(3), IMAGE)
     if gradients:
-        for directions, d_field in ((1, empty((1, 8))), (2, None)):
+        for directions, d_field in ((1, empty((1, 8))), (1, None), (2, None)):
             d_background = empty((directions, 3))
             volume.record_tangents(recorder, march, RAYS, empty(3), IMAGE, RAYS, d_background, d_field, IMAGE, marched=True)
     for v_rays in gradients:
