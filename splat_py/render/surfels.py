@@ -111,7 +111,8 @@ def rasterization_2dgs(
         part.unflatten(0, lead) for part in (surface.images, surface.alphas, surface.normals, surface.distortion)
     )
     median = surface.median_of(splats.depths).unflatten(0, lead)
-    of_surfels = torch.einsum("...ij,...hwj->...hwi", poses[..., :3, :3], of_surfels)
+    # In several directions, einsum takes longer.
+    of_surfels = (poses[..., :3, :3] @ of_surfels.flatten(-3, -2).mT).mT.unflatten(-2, of_surfels.shape[-3:-1])
     if "ED" in render_mode:
         images = torch.cat([images[..., :-1], images[..., -1:] / alphas.clamp(min=1e-10)], -1)
     of_depths = None
@@ -147,7 +148,8 @@ class Surface:
         splats = median_splats(self.rendered.arrays, self.tiles)
         if not len(self.tiles.ids):
             return torch.zeros_like(self.alphas)
-        return torch.where(splats >= 0, values.flatten()[splats.clamp(min=0)], 0.0)[..., None]
+        picked = values.flatten().index_select(0, splats.clamp(min=0).flatten()).view_as(splats)
+        return torch.where(splats >= 0, picked, 0.0)[..., None]
 
 
 def rasterize_surface(
