@@ -39,11 +39,16 @@ def _outside_graphs(function: Callable[_P, _R], is_refused: Callable[[Any], bool
             if _SAYS_WHY:
                 torch._dynamo.graph_break(msg=f"{function.__name__} runs kernels that torch cannot trace; leave fullgraph out")
             return torch.compiler.disable(function)(*args, **kwargs)
-        if any(map(is_refused, (*args, *kwargs.values()))):
+        if _is_traced() or any(map(is_refused, (*args, *kwargs.values()))):
             raise SplatError(f"{function.__name__} {refusal}; use torch.autograd.grad, and leading dimensions for batches")
         return function(*args, **kwargs)
 
     return call
+
+
+def _is_traced() -> bool:
+    """True inside torch.func.linearize, which records torch's operations to repeat them without the function."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
 
 
 def _is_transformed(value: Any) -> bool:

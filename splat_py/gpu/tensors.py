@@ -1,8 +1,11 @@
 """Checks of torch tensors, and conversions between them and device arrays."""
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
@@ -46,6 +49,15 @@ def as_tensor(array: Array, like: Tensor) -> Tensor:
         return tensor
     array.memory.flush()
     return tensor.to(device)
+
+
+def as_numpy(name: str, values: ArrayLike, dtype: DTypeLike) -> NDArray[Any]:
+    """Return an argument's numbers as an array; SplatError if it holds something else."""
+    try:
+        # NumPy cannot read a tensor inside torch.func.jvp.
+        return np.asarray(values.tolist() if isinstance(values, Tensor) else values, dtype)
+    except (TypeError, ValueError):
+        raise SplatError(f"{name} is {values!r}; give numbers") from None
 
 
 def is_shared(array: Array, like: Tensor) -> bool:

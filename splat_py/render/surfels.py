@@ -111,8 +111,8 @@ def rasterization_2dgs(
         part.unflatten(0, lead) for part in (surface.images, surface.alphas, surface.normals, surface.distortion)
     )
     median = surface.median_of(splats.depths).unflatten(0, lead)
-    # In several directions, einsum takes longer.
-    of_surfels = (poses[..., :3, :3] @ of_surfels.flatten(-3, -2).mT).mT.unflatten(-2, of_surfels.shape[-3:-1])
+    # einsum takes longer in several directions.
+    of_surfels = of_surfels @ poses[..., None, :3, :3].mT
     if "ED" in render_mode:
         images = torch.cat([images[..., :-1], images[..., -1:] / alphas.clamp(min=1e-10)], -1)
     of_depths = None
@@ -190,7 +190,7 @@ def rasterize_surface(
         median=True,
         device=device,
     )
-    of_normals, images, rest = rendered.colors.split([3, channels, more], -1)
+    of_normals, images, rest = (part.contiguous() for part in rendered.colors.split([3, channels, more], -1))
     rest = rest if distortion else torch.zeros_like(rendered.alphas)
     return Surface(images, rendered.alphas, of_normals, rest, rendered, tiles)
 

@@ -16,7 +16,7 @@ from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, Operator, persistent_groups
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
-from splat_py.gpu.tensors import as_tensor, words_of
+from splat_py.gpu.tensors import as_numpy, as_tensor, words_of
 from splat_py.render.cameras import Cameras
 from splat_py.scene.camera import Camera
 
@@ -43,8 +43,7 @@ class Box:
     @classmethod
     def of(cls, box: ArrayLike) -> Self:
         """Make a box from [2, 3], its lower and upper corner."""
-        # NumPy cannot read a tensor inside torch.func.jvp.
-        corners = np.asarray(box.tolist() if isinstance(box, Tensor) else box, np.float64)
+        corners = as_numpy("box", box, np.float64)
         if corners.shape != (2, 3):
             raise SplatError(f"box has shape {list(corners.shape)}; give its lower and upper corner, [2, 3]")
         if not np.isfinite(corners).all():

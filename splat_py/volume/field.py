@@ -25,7 +25,7 @@ from splat_py.gpu.autograd import (
     save_state,
 )
 from splat_py.gpu.device import Device, device_for, get_device
-from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors, is_shared
+from splat_py.gpu.tensors import as_numpy, as_tensor, check_shape, check_tensors, is_shared
 from splat_py.scene.camera import Camera
 from splat_py.volume.device_field import Box, DeviceField, March, RayImage, Rays, camera_rays, stored
 
@@ -190,7 +190,7 @@ class Field(ABC):
 
 def check_background(background: ArrayLike) -> NDArray[np.float32]:
     """Return rgb as [3] float32; SplatError unless it is three finite numbers."""
-    rgb = np.asarray(background, np.float32)
+    rgb = as_numpy("background", background, np.float32)
     if rgb.shape != (3,) or not np.isfinite(rgb).all():
         raise SplatError(f"background is {background!r}; give three finite numbers")
     return rgb

@@ -16,6 +16,7 @@ from splat_py.fit.steps import Photographs, check_finite, diverged, psnr_of, vie
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, get_device
 from splat_py.gpu.kernels import UserType
+from splat_py.gpu.tensors import as_numpy
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.shaders.functions import ShaderModule
@@ -47,7 +48,7 @@ class Views:
     def of_arrays(cls, images: ArrayLike, viewmats: ArrayLike, Ks: ArrayLike) -> Self:
         """Make views from images [V, H, W, 3] (float from 0 to 1, or uint8), viewmats [V, 4, 4] and Ks [V, 3, 3]."""
         images = np.asarray(images)
-        viewmats, Ks = np.asarray(viewmats, np.float64), np.asarray(Ks, np.float64)
+        viewmats, Ks = as_numpy("viewmats", viewmats, np.float64), as_numpy("Ks", Ks, np.float64)
         if images.ndim != 4 or images.shape[3] != 3 or 0 in images.shape:
             raise SplatError(f"images has shape {list(images.shape)}; expected [V, H, W, 3]")
         count, height, width, _ = images.shape

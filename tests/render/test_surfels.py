@@ -72,6 +72,7 @@ def test_without_depth_and_without_gradients_of_cameras(packed: bool) -> None:
         images, alphas, normals, of_depths, distortion, median, _ = of_scene(
             inputs, render_mode=render_mode, packed=packed, distloss=of_cameras
         )
+        assert all(result.is_contiguous() for result in (images, alphas, normals, distortion, median))
         outputs = [images[..., :3], alphas, normals, median]
         assert (of_depths is None) == (render_mode == "RGB")
         assert distortion.any() == of_cameras

@@ -365,6 +365,7 @@ TRANSFORMATIONS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] 
     "vmap": lambda f, x: torch.func.vmap(f)(x[None].repeat(2, *[1] * x.dim())),
     "jacrev": lambda f, x: torch.func.jacrev(f)(x),
     "jvp": lambda f, x: torch.func.jvp(f, (x,), (x,)),
+    "linearize": lambda f, x: torch.func.linearize(f, x),
 }
 
 

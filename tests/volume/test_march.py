@@ -409,6 +409,7 @@ GOOD = {
         ({"rays_o": torch.full((2, 3), torch.nan)}, "rays_o holds a number"),
         ({"box": [[0, 0, 0], [1, 0, 1]]}, "box is degenerate"),
         ({"box": [0, 1]}, "box has shape"),
+        ({"box": [[0, 0, 0], [1, 1]]}, "box is .*; give numbers"),
         ({"box": [[0, 0, 0], [1, np.nan, 1]]}, "box holds a number"),
         ({"background": torch.zeros(4)}, "background has shape"),
         ({"steps_per_unit": 0.0}, "steps_per_unit is 0"),
