@@ -194,8 +194,8 @@ def _blend(arguments: dict[str, Any], counted: bool) -> tuple[Tensor, Tensor, Te
     normals = None
     if with_hits:
         images, normals, distances = images.split([kept, 3, 1], -1)
-        images = torch.cat([images, distances], -1) if given.use_hit_distance else images
-        normals = torch.einsum("...ji,...hwj->...hwi", viewmats[..., :3, :3], normals) if given.return_normals else None
+        images = torch.cat([images, distances], -1) if given.use_hit_distance else images.contiguous()
+        normals = normals @ viewmats[..., None, :3, :3] if given.return_normals else None
     # A pixel's place in its tile's list, past its last Gaussian.
     past = as_tensor(rendered.arrays.n_contrib, colors).view(torch.int32).unflatten(0, lead)
     first = given.isect_offsets.int().repeat_interleave(tile_size, -1).repeat_interleave(tile_size, -2)

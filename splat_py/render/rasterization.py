@@ -341,7 +341,7 @@ def rasterization(
     if options.with_hits:
         images, normals, distances = images.split([images.shape[-1] - 4, 3, 1], -1)
         if return_normals:
-            meta["normals"] = torch.einsum("...ji,...hwj->...hwi", viewmats[..., :3, :3], normals)
+            meta["normals"] = normals @ viewmats[..., None, :3, :3]
     if extra_signals is not None:
         of_signals = extra_signals.shape[-1]
         images, meta["render_extra_signals"] = images[..., :-of_signals], images[..., -of_signals:]
@@ -349,7 +349,7 @@ def rasterization(
         images = torch.cat([images, distances], -1)
     if "E" in render_mode:
         images = torch.cat([images[..., :-1], images[..., -1:] / alphas.clamp(min=1e-10)], -1)
-    return images, alphas, meta
+    return images.contiguous(), alphas, meta
 
 
 def _unscented_conics(

@@ -269,6 +269,8 @@ def test_hits_beside_signals_and_depth() -> None:
     torch.testing.assert_close(images, plain)
     torch.testing.assert_close(found["render_extra_signals"], meta["render_extra_signals"])
     assert found["normals"].shape == (CAMERAS, HEIGHT, WIDTH, 3) and "normals" not in meta
+    images, *_ = of_scene(inputs, camera_model="fisheye", return_normals=True)
+    assert images.is_contiguous()
 
 
 @pytest.mark.parametrize("packed", [False, True])
