@@ -21,11 +21,20 @@ from splat_py.base.errors import SplatError
 from splat_py.base.fields import require_number
 from splat_py.gpu.accumulation import alert_not_deterministic
 from splat_py.gpu.arrays import Array
-from splat_py.gpu.autograd import Stage, Tangents, first_derivative, forward_graph_break, has_derivative, load_state, save_state
+from splat_py.gpu.autograd import (
+    Stage,
+    Tangents,
+    first_derivative,
+    forward_graph_break,
+    has_derivative,
+    has_tangent,
+    load_state,
+    save_state,
+)
 from splat_py.gpu.device import Device, device_for
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
-from splat_py.gpu.tensors import as_tensor
+from splat_py.gpu.tensors import as_tensor, is_shared
 from splat_py.image.options import Method
 from splat_py.render.images import Image, Rasterization
 from splat_py.render.options import Options
@@ -85,12 +94,6 @@ class Rasterizer:
         """Overwrite `v_parameters` [9, N] with the gradient from ∂L/∂image [H, W, 3]; call `record_render` before."""
         raise NotImplementedError
 
-    def drawn_by_tiles(self, parameters: Array) -> "TileRasterizer":
-        """Return a rasteriser that has drawn blobs [9, N] and can differentiate them forward; call `record_render` before."""
-        tiles = TileRasterizer(self.device, self._count, self._width, self._height)
-        draw(self.device, parameters, self._width, self._height, tiles)
-        return tiles
-
     def _blobs(self, parameters: Array) -> Blobs:
         return Blobs(parameters, self._count, self._width, self._height)
 
@@ -141,10 +144,10 @@ class TileRasterizer(Rasterizer):
 
     def record_render(self, recorder: Recorder, parameters: Array, image: Array) -> None:
         self.record_lists(recorder, parameters)
-        self._record_rasterization(recorder, image)
+        self._rasterize_onto(image).record(recorder)
 
     def record_gradients(self, recorder: Recorder, parameters: Array, target: Array, v_parameters: Array) -> None:
-        self._record_rasterization(recorder, self._image.colors)
+        self._rasterize_onto(self._image.colors).record(recorder)
         recorder.stage("loss")
         recorder.dispatch(
             "blobs",
@@ -165,28 +168,25 @@ class TileRasterizer(Rasterizer):
         groups, blobs = linear_groups(self._count), self._blobs(parameters)
         recorder.dispatch("blobs", "differentiateBlobs", groups, blobs=blobs, v_splats=self._v_splats, v_raw=v_parameters)
 
-    def drawn_by_tiles(self, parameters: Array) -> "TileRasterizer":
-        return self
-
-    def record_tangents(self, recorder: Recorder, parameters: Array, d_parameters: Array, d_image: Array) -> None:
-        """Write the picture's tangents in K directions, [K, H, W, 3], given those of blobs, [9, K · N]; call `record_render`
-        before."""
-        work, scratch, directions = self._rasterization, recorder.scratch, d_parameters.shape[1] // self._count
-        assert work is not None
+    def record_tangents(self, recorder: Recorder, parameters: Array, d_parameters: Array, image: Array, d_image: Array) -> None:
+        """Draw blobs [9, N] into a picture [H, W, 3], and their tangents in K directions [9, K · N] into the picture's,
+        [K, H, W, 3]; call `record_lists` before."""
+        scratch, directions = recorder.scratch, d_parameters.shape[1] // self._count
         opacities, conics = scratch((directions, self._count)), scratch((directions, self._count, 3))
         splats = Splats(scratch((directions, self._count, 2)), opacities, conics, opacities, self._splats.radii)
         colors, backgrounds = scratch((directions, self._count, 3)), recorder.zeros((directions, 3))
         tangents = replace(self._blobs(d_parameters), count=directions * self._count)
         self._record_evaluation(recorder, parameters, splats, colors, tangents)
-        image = replace(work.image, colors=d_image, alphas=scratch((directions, *work.image.alphas.shape)))
-        work.record_tangents(recorder, replace(work, splats=splats, colors=colors, backgrounds=backgrounds, image=image))
+        work = self._rasterize_onto(image)
+        along = replace(work.image, colors=d_image, alphas=scratch((directions, *work.image.alphas.shape)))
+        work.record_tangents(recorder, replace(work, splats=splats, colors=colors, backgrounds=backgrounds, image=along))
 
-    def _record_rasterization(self, recorder: Recorder, image: Array) -> None:
-        """Rasterise onto an image [H, W, 3]."""
+    def _rasterize_onto(self, image: Array) -> Rasterization:
+        """Return what rasterises onto an image [H, W, 3], and keep it for the backward pass."""
         onto = replace(self._image, colors=image)
         parts = self._splats, self._colors, self._backgrounds, self._binning.lists(), onto
         self._rasterization = Rasterization(self.device, *parts, self._options)
-        self._rasterization.record(recorder)
+        return self._rasterization
 
     def _record_evaluation(
         self, recorder: Recorder, parameters: Array, splats: Splats, colors: Array, tangents: Blobs | None = None
@@ -295,9 +295,9 @@ def rasterizer_for(device: Device, blobs: int, width: int, height: int, method: 
     return RASTERIZERS[method](device, blobs, width, height)
 
 
-def draw(device: Device, parameters: Array, width: int, height: int, rasterizer: Rasterizer | None = None) -> Array:
+def draw(device: Device, parameters: Array, width: int, height: int) -> Array:
     """Draw raw blobs [9, N] on the device into a picture [height, width, 3]."""
-    rasterizer = rasterizer or rasterizer_for(device, parameters.shape[1], width, height)
+    rasterizer = rasterizer_for(device, parameters.shape[1], width, height)
     rasterizer.reserve(parameters)
     image = device.memory.empty((height, width, 3))
     with device.recording() as recorder:
@@ -338,51 +338,58 @@ def render(
     behind = torch.as_tensor(background, dtype=torch.float32, device=params.device)
     if behind.shape != (3,) or not bool(((behind >= 0) & (behind <= 1)).all()):
         raise SplatError(f"background is {background!r}; it must be three numbers from 0 to 1")
-    picture, _ = _Render.apply(params, *size, method)
+    picture, _ = _Render.apply(has_tangent(params), params, *size, method)
     # Inside a transformation torch wraps `behind` too, even where it has no derivative.
     if not has_derivative(background) and not behind.any():
         return picture
     # White blobs on black show their coverage; a raw colour of 100 is squashed to exactly 1.
     white = torch.cat([params[:5], torch.full_like(params[5:8], 100.0), params[8:]])
-    coverage, _ = _Render.apply(white, *size, method)
+    coverage, _ = _Render.apply(has_tangent(white), white, *size, method)
     return picture + (1 - coverage) * behind
 
 
 class _Render(Stage):
     @staticmethod
-    def forward(params: torch.Tensor, width: int, height: int, method: Method) -> tuple[torch.Tensor, tuple[Rasterizer, Array]]:
+    def forward(pushed: bool, params: torch.Tensor, width: int, height: int, method: Method) -> tuple[torch.Tensor, Any]:
         device = device_for(params)
-        rasterizer = rasterizer_for(device, params.shape[1], width, height, method)
-        parameters = device.memory.array(params)
-        return as_tensor(draw(device, parameters, width, height, rasterizer), params), (rasterizer, parameters)
+        rasterizer = rasterizer_for(device, params.shape[1], width, height, "tiles" if pushed else method)
+        parameters, image = device.memory.array(params), device.memory.empty((height, width, 3))
+        rasterizer.reserve(parameters)
+        with device.recording() as recorder:
+            if pushed and is_shared(image, params):
+                # `jvp` follows, which draws, too.
+                rasterizer.record_lists(recorder, parameters)
+            else:
+                rasterizer.record_render(recorder, parameters, image)
+        return as_tensor(image, params), (rasterizer, parameters, image)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        save_state(ctx, output[1], inputs[0])
+        save_state(ctx, output[1], inputs[1])
 
     @staticmethod
-    def jvp(ctx: Any, d_params: torch.Tensor, *_: None) -> tuple[torch.Tensor, None]:
-        rasterizer, parameters = load_state(ctx)
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor, None]:
+        rasterizer, parameters, image = load_state(ctx)
 
         def push(directions: tuple[int, ...], given: list[Any]) -> tuple[torch.Tensor]:
-            tiles, memory = rasterizer.drawn_by_tiles(parameters), parameters.memory
+            memory = parameters.memory
             d_parameters = memory.array(given[0].movedim(-2, 0).flatten(1))
-            d_image = memory.empty((*directions, *tiles.picture.shape[1:]))
-            with tiles.device.recording() as recorder:
-                tiles.record_tangents(recorder, parameters, d_parameters, d_image)
+            d_image = memory.empty((*directions, *image.shape))
+            with rasterizer.device.recording() as recorder:
+                rasterizer.record_tangents(recorder, parameters, d_parameters, image, d_image)
             return (as_tensor(d_image, given[0]),)
 
-        return *Tangents.of(push, ctx.saved_tensors[1:], [d_params]), None
+        return *Tangents.of(push, ctx.saved_tensors[1:], tangents[1:]), None
 
     @staticmethod
     @first_derivative
-    def backward(ctx: Any, v_image: torch.Tensor, _: None) -> tuple[torch.Tensor, None, None, None]:
+    def backward(ctx: Any, v_image: torch.Tensor, _: None) -> tuple[torch.Tensor | None, ...]:
         alert_not_deterministic("image.render")
-        rasterizer, parameters = load_state(ctx)
+        rasterizer, parameters, _ = load_state(ctx)
         of_pixels, v_params = parameters.memory.array(v_image), parameters.memory.empty(parameters.shape)
         with rasterizer.device.recording() as recorder:
             rasterizer.record_backward(recorder, parameters, of_pixels, v_params)
-        return as_tensor(v_params, v_image), None, None, None
+        return None, as_tensor(v_params, v_image), None, None, None
 
 
 def check_shape(shape: tuple[int, ...]) -> None:

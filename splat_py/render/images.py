@@ -107,7 +107,7 @@ class Rasterization:
         """Blend the splats into `image`."""
         self.record_pack(recorder)
         for segment in self._segments():
-            self._dispatch(recorder, "rasterizeForward", self._groups, segment=segment)
+            self._dispatch(recorder, "rasterizeForward", segment=segment)
 
     def record_pack(self, recorder: Recorder) -> None:
         """Copy all numbers of each splat side by side into `packed_splats`."""
@@ -115,28 +115,23 @@ class Rasterization:
         self._pack(recorder, 1)
 
     def record_tangents(self, recorder: Recorder, tangents: "Rasterization") -> None:
-        """Write the tangents of the image's colours and alphas, all [directions, ...], to those of `tangents`, from its splats,
-        colours and backgrounds; after `record`."""
+        """Blend the splats into `image`; and their tangents, of colours and backgrounds too, all [directions, ...], into the
+        colours and alphas of `tangents.image`."""
         recorder.stage("rasterize tangents")
-        directions, undone, undone_saved = tangents.image.alphas.size // self.image.alphas.size, None, None
+        directions = tangents.image.alphas.size // self.image.alphas.size
+        self._pack(recorder, 1)
         tangents._pack(recorder, directions)
-        if self.lists.segments > 1:
-            pixels = directions, *self.image.final_T.shape, 2
-            undone = recorder.scratch(pixels)
-            undone_saved = None if self.image.saved is None else recorder.scratch(pixels)
         together = min(directions, MAX_DIRECTIONS)
         for first, segment in product(range(0, directions, together), self._segments()):
             self._dispatch(
                 recorder,
                 "rasterizeTangents",
-                self._groups,
                 segment=segment,
                 packed_tangents=tangents.packed_splats,
                 d_backgrounds=tangents.backgrounds,
                 d_rays=tangents.splats.rays,
-                image=tangents.image,
-                undone=undone,
-                undone_saved=undone_saved,
+                d_colors=tangents.image.colors,
+                d_alphas=tangents.image.alphas,
                 directions=directions,
                 # The last pass may repeat some directions.
                 first_direction=min(first, directions - together),
@@ -164,7 +159,6 @@ class Rasterization:
             self._dispatch(
                 recorder,
                 "rasterizeBackward",
-                self._groups,
                 segment=segment,
                 v_colors=v_colors,
                 v_alphas=v_alphas,
@@ -189,7 +183,17 @@ class Rasterization:
             )
 
     def _pack(self, recorder: Recorder, directions: int) -> None:
-        self._dispatch(recorder, "packSplats", linear_groups(self.splats.count), directions=directions)
+        recorder.dispatch(
+            "splat_rows",
+            "packSplats",
+            linear_groups(self.splats.count),
+            splats=self.splats,
+            colors=self.colors,
+            packed_splats=self.packed_splats,
+            directions=directions,
+            options=self.options,
+            CHANNELS=self.colors.shape[-1],
+        )
 
     def _segments(self) -> list[ListSegment]:
         """The segments that lists are blended in, front to back."""
@@ -198,13 +202,8 @@ class Rasterization:
             return [ListSegment()]
         return [ListSegment(i * length, length, int(i == count - 1), True) for i in range(count)]
 
-    @property
-    def _groups(self) -> tuple[int, int, int]:
-        grid = self.lists.grid
-        return grid.columns, grid.rows, grid.cameras
-
-    def _dispatch(self, recorder: Recorder, entry: str, groups: tuple[int, int, int], **arguments: Any) -> None:
-        tuning, channels = self.device.tuning, self.colors.shape[-1]
+    def _dispatch(self, recorder: Recorder, entry: str, **arguments: Any) -> None:
+        tuning, channels, grid = self.device.tuning, self.colors.shape[-1], self.lists.grid
         # Code is unrolled over a thread's pixels, channels and directions; with more pixels, compiling it takes too long.
         unrolled = channels + self.options.shape_floats - 3
         # A CPU driver's wave evaluates all pixels of its lanes. Sums of the backward pass are more exact over neighbours.
@@ -214,15 +213,14 @@ class Rasterization:
         recorder.dispatch(
             "rasterize",
             entry,
-            groups,
-            splats=self.splats,
-            colors=self.colors,
+            (grid.columns, grid.rows, grid.cameras),
             backgrounds=self.backgrounds,
             lists=self.lists,
+            image=self.image,
             options=self.options,
             packed_splats=self.packed_splats,
             rays=self.splats.rays,
             CHANNELS=channels,
             PIXELS=min(tuning.pixels_per_thread, self.lists.tile_size**2 // 8, most),
-            **{"image": self.image} | blocks | arguments,
+            **blocks | arguments,
         )

@@ -14,11 +14,12 @@ from splat_py.gpu.autograd import (
     first_derivative,
     forward_graph_break,
     graph_break,
+    has_tangent,
     load_state,
     save_state,
 )
 from splat_py.gpu.device import Device, device_for
-from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors
+from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors, is_shared
 from splat_py.render.images import Image, Rasterization
 from splat_py.render.options import Options
 from splat_py.render.splats import ProjectedSplats, Splats
@@ -106,7 +107,8 @@ def rasterize(
         image = Image.empty(device, *size, distortion=distortion and is_last, median=median and is_last, hits=hits)
         blended = colors if channels <= length else colors[..., part]
         placed = splats.means2d, splats.conics, splats.opacities, blended, behind, splats.extras, splats.rays
-        images.append(_Rasterize.apply(*placed, splats, tiles, image, options, device))
+        pushed = any(map(has_tangent, placed))
+        images.append(_Rasterize.apply(*placed, pushed, splats, tiles, image, options, device))
     parts, alphas, works = zip(*images, strict=True)
     if len(parts) > 1:
         device.flush()
@@ -139,16 +141,18 @@ def median_splats(image: Image, tiles: BinnedTiles) -> Tensor:
 class _Rasterize(Stage):
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor, Rasterization]:
-        *tensors, splats, tiles, image, options, device = arguments
+        *tensors, pushed, splats, tiles, image, options, device = arguments
         colors, backgrounds = tensors[3:5]
         work = _rasterization(splats, colors, tiles, backgrounds, image, options, device)
-        with device.recording() as recorder:
-            work.record(recorder)
+        # `jvp` follows, which blends, too.
+        if not (pushed and is_shared(image.colors, colors)):
+            with device.recording() as recorder:
+                work.record(recorder)
         return as_tensor(image.colors, colors), as_tensor(image.alphas, colors), work
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        *tensors, _, tiles, _, options, _ = inputs
+        *tensors, _, _, tiles, _, options, _ = inputs
         save_state(ctx, output[-1], *tensors, tiles.offsets, tiles.all_ids)
         # The backward pass stores `absgrad` on it.
         ctx.means2d = tensors[0] if options.absgrad else None
@@ -187,7 +191,7 @@ class _Rasterize(Stage):
             v_backgrounds = None if v.backgrounds is None else v.backgrounds.reshape(tensors[4].shape)
             gradients = v.means2d, v.conics, v.opacities, v.colors, v_backgrounds, v.extras, v.rays
             backward_early(ctx, [v for v, tensor in zip(gradients, tensors, strict=True) if tensor is not None])
-        return *gradients, *(None,) * 5
+        return *gradients, *(None,) * 6
 
 
 class RasterizationGradients(NamedTuple):

@@ -109,10 +109,10 @@ def test_a_mistake_is_the_librarys_and_not_its_users() -> None:
 
 def test_elements_of_several_numbers() -> None:
     memory = get_device().memory
-    bindings = Bindings.of("rasterize", "packSplats")
+    bindings = Bindings.of("splat_rows", "packSplats")
     arguments = {"splats": None, "colors": None, "directions": 1}
     bindings.values(arguments | {"packed_splats": memory.empty((1, 12))})
-    with pytest.raises(BindingError, match=r"buffer packedSplats\.elements is float32 \[10\]; its elements are of type float4"):
+    with pytest.raises(BindingError, match=r"buffer packedSplats is float32 \[10\]; its elements are of type float4"):
         bindings.values(arguments | {"packed_splats": memory.empty(10)})
 
 

@@ -18,7 +18,7 @@ from splat_py.gpu.device import get_device
 kernels._SESSIONS, kernels._KERNELS_PER_SESSION = 2, 5
 cache = kernels.KernelCache(get_device().handle)
 for channels in range(1, 41):
-    cache.get("rasterize", "packSplats", CHANNELS=channels)
+    cache.get("splat_rows", "packSplats", CHANNELS=channels)
     if channels in (20, 40):
         gc.collect()
         print(psutil.Process().memory_info().rss >> 20)

@@ -184,8 +184,8 @@ def test_a_type_or_its_alias(value: str) -> None:
         specialisation_source("project", {"ANTIALIASED": "true; export static const int X = 1"})
 
 
-def test_packing_knows_no_tiles() -> None:
-    assert specialising("rasterize", "packSplats", {"TILE_SIZE": 4, "CHANNELS": 1}) == {"CHANNELS": 1}
+def test_the_forward_pass_knows_no_directions() -> None:
+    assert specialising("rasterize", "rasterizeForward", {"DIRECTIONS": 4, "CHANNELS": 1}) == {"CHANNELS": 1}
 
 
 def test_the_librarys_own_constants() -> None:

@@ -9,7 +9,7 @@ import torch
 from splat_py import image
 from splat_py.image import rasterizers
 from splat_py.image.options import Method
-from splat_py.image.rasterizers import draw
+from splat_py.image.rasterizers import rasterizer_for
 from tests.image import reference as ref
 from tests.image.scenes import assert_gradients, blobs_of
 from tests.refusals import refused
@@ -105,7 +105,7 @@ def test_forward_derivatives(method: Method) -> None:
 def test_black_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A black background takes no second render, in transformations either, inside which torch wraps constants."""
     draws: list[int] = []
-    monkeypatch.setattr(rasterizers, "draw", lambda *args: draws.append(1) or draw(*args))
+    monkeypatch.setattr(rasterizers, "rasterizer_for", lambda *args: draws.append(1) or rasterizer_for(*args))
     params = torch.tensor(blobs_of(np.random.default_rng(45), 5), dtype=torch.float32)
     torch.func.jvp(lambda blobs: image.render(blobs, 8, 8, method="tiles"), (params,), (params,))
     assert len(draws) == 1

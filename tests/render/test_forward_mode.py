@@ -203,14 +203,17 @@ def case(request: pytest.FixtureRequest) -> Case:
     return CASES[request.param]()
 
 
+def duals(case: Case, inputs: Inputs, tangents: Inputs) -> tuple[list[Tensor], list[Tensor]]:
+    """The outputs, and their tangents."""
+    with dual_level():
+        given = {name: make_dual(tensor, tangents[name]) if name in tangents else tensor for name, tensor in inputs.items()}
+        outputs = [unpack_dual(output) for output in case.outputs(given)]
+    return [o.primal for o in outputs], [torch.zeros_like(o.primal) if o.tangent is None else o.tangent for o in outputs]
+
+
 def pushed(case: Case, tangents: Inputs) -> list[Tensor]:
     """The outputs' tangents."""
-    with dual_level():
-        given = {
-            name: make_dual(tensor, tangents[name]) if name in tangents else tensor for name, tensor in case.inputs.items()
-        }
-        outputs = [unpack_dual(output) for output in case.outputs(given)]
-    return [torch.zeros_like(o.primal) if o.tangent is None else o.tangent for o in outputs]
+    return duals(case, case.inputs, tangents)[1]
 
 
 def tensors_of(case: Case) -> Inputs:
@@ -355,15 +358,30 @@ def test_the_jacobian_of_a_pose() -> None:
 # Devices, and refusals
 
 
-@pytest.mark.parametrize("name", ["a crowded tile", "surfels", "along a lens's rays"])
-def test_segments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lists in segments give the same tangents, and leave the image as it was."""
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("a crowded tile", "surfels", "along a lens's rays", "distances along a fisheye's rays"),
+        "signals, and more channels than one pass takes",
+    ],
+)
+def test_one_pass_gives_images_and_tangents(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A render with tangents gives the images of one without, and what its gradients need; so do lists in segments."""
     case, device = CASES[name](), get_device()
     tangents = {name: random(*tensor.shape) for name, tensor in case.inputs.items()}
-    expected = pushed(case, tangents)
-    monkeypatch.setattr(device, "tuning", replace(device.tuning, segment=4))
-    for one, other in zip(pushed(case, tangents), expected, strict=True):
-        comparison.close(one, other, 1e-5, 1e-6)
+    leaves = {name: tensor.clone().requires_grad_() for name, tensor in case.inputs.items()}
+
+    def gradients(outputs: list[Tensor]) -> tuple[Tensor, ...]:
+        u = [random(*output.shape, seed=k) for k, output in enumerate(outputs)]
+        return torch.autograd.grad(outputs, list(leaves.values()), u)
+
+    images, along = case.outputs(leaves), pushed(case, tangents)
+    expected = gradients(images)
+    for segment in (None, 4):
+        monkeypatch.setattr(device, "tuning", replace(device.tuning, segment=segment))
+        found, found_along = duals(case, leaves, tangents)
+        for one, other in zip((*found, *found_along, *gradients(found)), (*images, *along, *expected), strict=True):
+            comparison.close(one, other, 1e-5, 1e-6)
 
 
 def sum_of(case: Case) -> tuple[Callable[[Tensor], Tensor], Tensor]:

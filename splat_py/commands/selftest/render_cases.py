@@ -17,7 +17,7 @@ from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device, Operator
 from splat_py.gpu.sorting import Pairs, PrefixSum, RadixSort
 from splat_py.image.fitting import ImageFitter
-from splat_py.image.rasterizers import RASTERIZERS, TileRasterizer, draw
+from splat_py.image.rasterizers import RASTERIZERS, TileRasterizer
 from splat_py.portable import splat_slang
 from splat_py.render.contributors import Contributors
 from splat_py.render.options import Options
@@ -273,10 +273,13 @@ def _by_jacobians(
     first: int,
     stored: Arrays,
 ) -> Arrays:
-    """Gradients as Jacobians, from forward derivatives in the direction of each number, times the outputs' adjoints."""
-    found = {}
+    """The outputs, and their gradients as Jacobians, from forward derivatives in the direction of each number, times the
+    outputs' adjoints."""
+    found: Arrays = {}
     for name in names:
-        jacobians = torch.func.jacfwd(lambda values, name=name: outputs({name: values}))(given[name])
+        both = torch.func.jacfwd(lambda values, name=name: (outputs({name: values}),) * 2, has_aux=True)
+        jacobians, images = both(given[name])
+        found |= {output: image.numpy() for output, image in images.items()}
         found[f"v_{name}"] = np.zeros(given[name].shape, np.float32)
         for key, (output, jacobian) in enumerate(jacobians.items(), first):
             found[f"v_{name}"] += np.tensordot(inputs.v(key, stored[output]), jacobian.numpy(), stored[output].ndim)
@@ -324,16 +327,18 @@ def _draw(kind: str, native: bool, device: Device, stored: Arrays) -> Arrays:
 
 
 def _image_tangents(device: Device, stored: Arrays) -> Arrays:
-    """The gradient as a Jacobian, from forward derivatives in the direction of each number, times the image's adjoint."""
-    raw = inputs.blobs()
-    tiles, parameters = TileRasterizer(device, inputs.BLOBS, WIDTH, HEIGHT), device.memory.array(raw)
-    draw(device, parameters, WIDTH, HEIGHT, tiles)
+    """The image with its Jacobian, from forward derivatives in the direction of each number, times the image's adjoint."""
+    raw, (array, empty) = inputs.blobs(), (device.memory.array, device.memory.empty)
+    tiles, parameters = TileRasterizer(device, inputs.BLOBS, WIDTH, HEIGHT), array(raw)
+    tiles.reserve(parameters)
     along = np.eye(raw.size, dtype=np.float32).reshape(raw.size, *raw.shape).swapaxes(0, 1)
-    jacobian = device.memory.empty((raw.size, HEIGHT, WIDTH, 3))
+    d_parameters = array(along.reshape(len(raw), -1))
+    image, jacobian = empty((HEIGHT, WIDTH, 3)), empty((raw.size, HEIGHT, WIDTH, 3))
     with device.recording() as recorder:
-        tiles.record_tangents(recorder, parameters, device.memory.array(along.reshape(len(raw), -1)), jacobian)
+        tiles.record_lists(recorder, parameters)
+        tiles.record_tangents(recorder, parameters, d_parameters, image, jacobian)
     v = np.tensordot(jacobian.numpy(), inputs.v(43, stored["image"]), 3)
-    return {"v_blobs": v.reshape(raw.shape)}
+    return {"image": image.numpy(), "v_blobs": v.reshape(raw.shape)}
 
 
 def _image_step(kind: str, device: Device, stored: Arrays) -> Arrays:
