@@ -1,6 +1,7 @@
 """Helpers for autograd functions, which keep their state as long as torch keeps the graph, are differentiable once, and break
 the graphs of torch.compile."""
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from functools import wraps
@@ -41,6 +42,9 @@ def _outside_graphs(function: Callable[_P, _R], is_refused: Callable[[Any], bool
             return torch.compiler.disable(function)(*args, **kwargs)
         if _is_traced() or any(map(is_refused, (*args, *kwargs.values()))):
             raise SplatError(f"{function.__name__} {refusal}; use torch.autograd.grad, and leading dimensions for batches")
+        # The compiler breaks no graph inside transformations. It leaves the caller alone, and tries what the caller calls.
+        if torch._C._functorch.get_interpreter_stack() and "torch._dynamo" in sys.modules:
+            return torch.compiler.disable(function)(*args, **kwargs)
         return function(*args, **kwargs)
 
     return call
@@ -200,7 +204,10 @@ def _is_stage_or_leaf(node: Any) -> bool:
 
 def refuse_second_derivative(ctx: Any, *_: Tensor) -> Any:
     """Raise SplatError, as the backward pass of a gradient."""
-    raise SplatError("splat_py's gradients cannot be differentiated again; leave create_graph out, or detach the gradient")
+    raise SplatError(
+        "splat_py's derivatives cannot be differentiated again; leave create_graph out, detach the gradient, "
+        "or push tangents by torch.func.jvp"
+    )
 
 
 class Stage(torch.autograd.Function):
@@ -245,6 +252,9 @@ class Tangents(torch.autograd.Function):
         `push` computes them, given the leading dimensions that all tangents have: none, or the number of directions. Those of
         the `optional` tensors are None if all of them are zeros.
         """
+        for tensor, d in zip(tensors, tangents, strict=False):
+            if d is not None and tensor is not None and d.dtype != tensor.dtype:
+                raise SplatError(f"a tangent is {d.dtype}, and its tensor {tensor.dtype}; convert the tangent")
         left_out = optional if all(tangents[i] is None for i in optional) else ()
         given = [
             torch.zeros(t.shape, dtype=t.dtype, device=t.device) if d is None and t is not None and i not in left_out else d
@@ -256,6 +266,8 @@ class Tangents(torch.autograd.Function):
 
     @staticmethod
     def forward(push: Any, count: int, *tensors: Tensor | None) -> Any:
+        if any(map(_is_transformed, tensors)):
+            raise SplatError("torch.autograd.functional cannot batch tangents of a render; use torch.func.jacfwd")
         return push((), list(tensors[:count]))
 
     @staticmethod
@@ -268,6 +280,8 @@ class Tangents(torch.autograd.Function):
             t if t is None else t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
             for t, dim in zip(tensors[:count], in_dims[2:], strict=False)
         ]
+        if any(map(_is_transformed, given)):
+            refuse_second_derivative(info)
         results = push((info.batch_size,), given)
         return results, tuple(None if result is None else 0 for result in results)
 

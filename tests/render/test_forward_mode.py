@@ -407,7 +407,11 @@ def tangent_of_tangent(function: Callable[[Tensor], Tensor], x: Tensor) -> None:
     torch.func.jvp(lambda y: torch.func.jvp(function, (y,), (v,))[1], (x,), (v,))
 
 
-@pytest.mark.parametrize("differentiated", [gradient_of_dual, gradient_of_tangent, tangent_of_tangent])
+def jacobian_of_jacobian(function: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    torch.func.jacfwd(torch.func.jacfwd(function))(x)
+
+
+@pytest.mark.parametrize("differentiated", [gradient_of_dual, gradient_of_tangent, tangent_of_tangent, jacobian_of_jacobian])
 def test_second_derivatives_are_refused(differentiated: Callable[..., None]) -> None:
     refused("cannot be differentiated again", differentiated, *sum_of(several()))
 
@@ -420,6 +424,13 @@ def test_other_transformations_are_refused(function: Any) -> None:
         function(image),
         x[None] if function is torch.func.vmap else x,
     )
+
+
+def test_tangents_that_kernels_cannot_take() -> None:
+    image, x = sum_of(several())
+    refused("a tangent is torch.float64, and its tensor torch.float32", torch.func.jvp, image, (x,), (x.double(),))
+    batched = torch.autograd.functional.jacobian
+    refused("use torch.func.jacfwd", batched, image, x, strategy="forward-mode", vectorize=True)
 
 
 def test_functions_without_a_forward_derivative() -> None:

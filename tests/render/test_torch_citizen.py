@@ -339,6 +339,16 @@ def test_compiled_with_meta(dynamo: Any) -> None:
         torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
+def test_a_compiled_forward_derivative(dynamo: Any) -> None:
+    """torch leaves all of it uncompiled, kernels' arguments too."""
+    function, x = FUNCTIONS["rasterization, packed"]()
+
+    def pushed(y: Tensor) -> Tensor:
+        return torch.func.jvp(function, (y,), (torch.ones_like(y),))[1]
+
+    torch.testing.assert_close(torch.compile(pushed, backend="eager")(x.detach()), pushed(x.detach()), rtol=0, atol=0)
+
+
 def test_a_full_graph_is_refused(dynamo: Any) -> None:
     function, x = FUNCTIONS["rasterization, packed"]()
     with pytest.raises(dynamo.exc.Unsupported, match="rasterization runs kernels that torch cannot trace; leave fullgraph out"):
