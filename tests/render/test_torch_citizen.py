@@ -17,7 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 import splat_py as splat
 from splat_py import SplatError, gsplat, rasterization
-from splat_py.gpu.device import get_device
+from splat_py.gpu.arrays import Bridge, Memory
+from splat_py.gpu.device import Adapter, Device, get_device
+from splat_py.gpu.kernels import KernelCache
 from splat_py.render.options import Options
 from splat_py.render.project import project
 from splat_py.render.rasterize import rasterize_to_pixels
@@ -368,7 +370,25 @@ sys.exit("torch._dynamo" in sys.modules)
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
-# Transformations, types, modes, threads
+# Transformations, types, modes, threads, devices
+
+
+@pytest.mark.parametrize("name", ["rasterization, packed", "image.render", "volume.render"])
+def test_a_device_whose_results_are_copied(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch shares no memory with most GPUs: images, gradients and tangents are those of a device that shares it."""
+
+    def results() -> tuple[Tensor, ...]:
+        function, x = FUNCTIONS[name]()
+        image = function(x)
+        pushed, tangent = torch.func.jvp(function, (x.detach(),), (torch.ones_like(x),))
+        return image, *torch.autograd.grad(image.square().sum(), x), pushed, tangent
+
+    expected, handle = results(), get_device().handle
+    adapter, memory = Adapter("vulkan", "a device that copies", ()), Memory(handle, Bridge.COPY)
+    copying = Device(adapter, handle, memory, KernelCache(handle), handle.features)
+    monkeypatch.setattr("splat_py.gpu.device._open", lambda _: copying)
+    for actual, wanted in zip(results(), expected, strict=True):
+        close(actual, wanted)
 
 TRANSFORMATIONS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] = {
     "grad": lambda f, x: torch.func.grad(lambda y: f(y).sum())(x),
