@@ -43,7 +43,14 @@ def test_numbers_of_other_libraries_are_numbers(tmp_path: Path) -> None:
     ids=str,
 )
 def test_cameras(argument: dict[str, Any], message: str) -> None:
-    refused(message, splat.Camera, **CAMERA | argument)
+    field = splat.volume.RadianceField(torch.ones(2, 2, 2), torch.ones(2, 2, 2, 1, 3), [[0] * 3, [1] * 3], [0, 0, 0])
+    for function in (splat.Camera, field.render):
+        refused(message, function, **CAMERA | argument)
+
+
+def test_a_camera_at_a_learnt_pose() -> None:
+    pose = torch.eye(4, requires_grad=True)
+    np.testing.assert_array_equal(splat.Camera(**CAMERA | {"viewmat": pose}).viewmat, np.eye(4))
 
 
 @pytest.mark.parametrize("side", ["6", None, 6.5, float("nan")])

@@ -85,8 +85,10 @@ class Camera:
     def __post_init__(self) -> None:
         label = f"camera {self.name!r}" if self.name else "camera"
         for field, shape in (("viewmat", (4, 4)), ("K", (3, 3))):
+            given = getattr(self, field)
             try:
-                matrix = np.array(getattr(self, field), dtype=np.float64)
+                # A tensor may be on a GPU, or require a gradient.
+                matrix = np.array(given.detach().cpu() if hasattr(given, "detach") else given, dtype=np.float64)
             except (TypeError, ValueError) as error:
                 raise SplatError(f"{label}: {field} does not hold numbers; pass a {list(shape)} matrix") from error
             if matrix.shape != shape:

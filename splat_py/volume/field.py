@@ -4,7 +4,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -149,7 +149,7 @@ class Field(ABC):
         Warns:
             UserWarning: the camera is in a wall of voxels, so that the picture shows nothing else.
         """
-        camera = Camera(np.asarray(viewmat, np.float64), np.asarray(K, np.float64), width, height)
+        camera = Camera(cast(Any, viewmat), cast(Any, K), width, height)
         self._warn_of(camera)
         device = get_device(device)
         march = self._march(steps_per_unit or None)
