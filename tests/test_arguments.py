@@ -53,6 +53,39 @@ def test_a_camera_at_a_learnt_pose() -> None:
     np.testing.assert_array_equal(splat.Camera(**CAMERA | {"viewmat": pose}).viewmat, np.eye(4))
 
 
+@pytest.fixture(scope="module")
+def of_scenes() -> dict[Any, dict[str, Any]]:
+    """Functions of scenes with the arguments that each needs."""
+    rng = np.random.default_rng(3)
+    scene = splat.Gaussians.from_points(*rng.uniform(0.0, 1.0, (2, 12, 3)).astype(np.float32))
+    camera = splat.Camera.look_at((0.5, 0.5, -2), (0.5, 0.5, 0.5), (0, -1, 0), 40, 8, 6)
+    one, known = {"gaussians": scene, "camera": camera}, splat.information(scene, [camera], probes=1)
+    return {
+        splat.render: {**one, "background": (0, 0, 0)},
+        splat.inspect: {**one, "x": np.int64(2), "y": torch.tensor(3), "background": [0, 0, 0.5], "v_pixel": (1, 1, 1)},
+        splat.localize: {**one, "photograph": np.zeros((6, 8, 3)), "background": (0, 0, 0), "steps": 1},
+        splat.information: {"gaussians": scene, "cameras": iter([camera]), "probes": 1, "seed": 2},
+        splat.uncertainty: {**one, "known": known, "probes": 1, "seed": 2},
+        splat.suggest: {"gaussians": scene, "candidates": [camera], "known": known, "wanted": known, "count": 1, "probes": 1},
+        splat.mesh: {"gaussians": scene, "cameras": [camera], "resolution": 16, "bounds": [[0, 0, 0], [1, 1, 1]]},
+        splat.orbit: {"cameras": (camera, camera), "n": 2, "points": np.ones((1, 3))},
+    }
+
+
+@pytest.mark.parametrize("value", ["scene.ply", math.nan, 1.5, 10**400, {"a": 1}, np.zeros((3, 2)), [[1], 2]], ids=repr)
+def test_functions_of_scenes(of_scenes: dict[Any, dict[str, Any]], value: Any) -> None:
+    for function, given in of_scenes.items():
+        for name in given:
+            refused(f"^{name} ", function, **given | {name: value})
+
+
+def test_what_functions_of_scenes_take(of_scenes: dict[Any, dict[str, Any]]) -> None:
+    """Integers of other libraries, and any iterable of cameras; an empty scene shows no surface."""
+    for function, given in of_scenes.items():
+        if function is not splat.mesh:
+            assert function(**given) is not None
+
+
 @pytest.mark.parametrize("side", ["6", None, 6.5, float("nan")])
 def test_sides_of_a_picture(side: Any) -> None:
     refused(r"width is .*; it must be a finite number|the size is 6.5×4", splat.image.render, torch.zeros(9, 4), side, 4)

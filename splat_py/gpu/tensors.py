@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
+from splat_py.base.fields import shown
 from splat_py.gpu.arrays import Array, Bridge, Memory
 
 
@@ -51,13 +52,24 @@ def as_tensor(array: Array, like: Tensor) -> Tensor:
     return tensor.to(device)
 
 
-def as_numpy(name: str, values: ArrayLike, dtype: DTypeLike) -> NDArray[Any]:
-    """Return an argument's numbers as an array; SplatError if it holds something else."""
+def as_numpy(name: str, values: ArrayLike, dtype: DTypeLike | None = None) -> NDArray[Any]:
+    """Return an argument's numbers as an array, by default of their own type; SplatError if it holds something else."""
     try:
-        # NumPy cannot read a tensor inside torch.func.jvp.
-        return np.asarray(values.tolist() if isinstance(values, Tensor) else values, dtype)
-    except (TypeError, ValueError):
-        raise SplatError(f"{name} is {values!r}; give numbers") from None
+        if isinstance(values, Tensor):
+            # NumPy cannot read a tensor inside torch.func.jvp.
+            inside = torch._C._functorch.get_interpreter_stack()
+            return np.asarray(values.tolist() if inside else values.detach().cpu().numpy(), dtype)
+        return np.asarray(values, dtype)
+    except (TypeError, ValueError, OverflowError):
+        raise SplatError(f"{name} is {shown(values)}; give numbers") from None
+
+
+def check_background(background: ArrayLike) -> NDArray[np.float32]:
+    """Return rgb as [3] float32; SplatError unless it is three finite numbers."""
+    rgb = as_numpy("background", background, np.float32)
+    if rgb.shape != (3,) or not np.isfinite(rgb).all():
+        raise SplatError(f"background is {shown(background)}; give three finite numbers")
+    return rgb
 
 
 def is_shared(array: Array, like: Tensor) -> bool:

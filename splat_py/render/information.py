@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import jvp, vmap
 
 from splat_py.base.errors import SplatError
+from splat_py.base.fields import instances, require_instance, whole_number
 from splat_py.render.views import BLACK, RenderSettings, heat, render_tensor
 from splat_py.scene.camera import Camera
 from splat_py.scene.environment import Environment
@@ -57,11 +58,11 @@ def information(
     Raises:
         SplatError: `probes` is below 1.
     """
-    _require_probes(probes)
+    require_instance(Gaussians, gaussians=gaussians)
+    probes, generator = _drawn(probes, seed)
     scene = {name: tensor.detach().requires_grad_() for name, tensor in _numbers(gaussians).items()}
     total = {name: torch.zeros_like(tensor, requires_grad=False) for name, tensor in scene.items()}
-    generator = torch.Generator().manual_seed(seed)
-    for camera in cameras:
+    for camera in instances(Camera, "cameras", cameras):
         with torch.enable_grad():
             image = render_tensor(replace(gaussians, **scene), camera, background, **how)  # type: ignore[arg-type]
         for probe in range(probes):
@@ -96,9 +97,10 @@ def uncertainty(
 
     Other arguments and errors are those of `information`.
     """
-    _require_probes(probes)
+    require_instance(Camera, camera=camera)
+    probes, generator = _drawn(probes, seed)
     deviations = [_NOISE / each.sqrt() for each in _with_prior(gaussians, known).values()]
-    scene, generator, total = _numbers(gaussians), torch.Generator().manual_seed(seed), torch.zeros(())
+    scene, total = _numbers(gaussians), torch.zeros(())
 
     def draw(*tensors: Tensor) -> Tensor:
         moved: dict[str, Any] = dict(zip(scene, tensors, strict=True))
@@ -143,17 +145,15 @@ def suggest(
     Other arguments and errors are those of `information`.
     """
     total = _with_prior(gaussians, known)
+    _require_information(gaussians, wanted=wanted)
+    cameras, count = instances(Camera, "candidates", candidates), whole_number("count", count, 1)
 
     def look(camera: Camera) -> tuple[dict[str, Tensor], float]:
         added = information(gaussians, [camera], background, probes=probes, seed=seed, **how)
         gains = (wanted[name] * added[name] / (each * (each + added[name])) for name, each in total.items())
         return added, sum(float(gain.sum()) for gain in gains)
 
-    cameras: list[Camera] = []
-    heap: list[tuple[float, int]] = []
-    for camera in candidates:
-        heap.append((-look(camera)[1], len(cameras)))
-        cameras.append(camera)
+    heap = [(-look(camera)[1], index) for index, camera in enumerate(cameras)]
     heapq.heapify(heap)
     chosen: list[tuple[int, float]] = []
     first = left = sum(float((wanted[name] / each).sum()) for name, each in total.items())
@@ -177,9 +177,9 @@ def draw_uncertainty(
     return heat(deviations / _HOTTEST)
 
 
-def _require_probes(probes: int) -> None:
-    if probes < 1:
-        raise SplatError(f"probes is {probes}; it must be 1 or more")
+def _drawn(probes: int, seed: int) -> tuple[int, torch.Generator]:
+    """Return how many random signs to draw, and what draws them; SplatError unless both are whole numbers."""
+    return whole_number("probes", probes, 1), torch.Generator().manual_seed(whole_number("seed", seed, 0))
 
 
 def _numbers(gaussians: Gaussians) -> dict[str, Tensor]:
@@ -190,14 +190,21 @@ def _numbers(gaussians: Gaussians) -> dict[str, Tensor]:
 
 def _with_prior(gaussians: Gaussians, known: dict[str, Tensor]) -> dict[str, Tensor]:
     """Add what the prior is worth, in units of photographs' information; SplatError if it is that of other Gaussians."""
+    _require_information(gaussians, known=known)
     off = {name: torch.full_like(tensor, _OFF) for name, tensor in _numbers(gaussians).items()}
-    if {name: each.shape for name, each in known.items()} != {name: each.shape for name, each in off.items()}:
-        raise SplatError("known is of another scene; pass the information of these Gaussians")
     off["means"] *= gaussians.scales.amax(1, keepdim=True)
     off["quats"] *= gaussians.quats.norm(dim=1, keepdim=True)
     if "sh" in off:
         off["sh"][:, 1:] = _OFF_HARMONICS
     return {name: known[name] + (_NOISE / off[name]) ** 2 for name in off}
+
+
+def _require_information(gaussians: Gaussians, **given: dict[str, Tensor]) -> None:
+    require_instance(Gaussians, gaussians=gaussians)
+    shapes = {name: tensor.shape for name, tensor in _numbers(gaussians).items()}
+    for argument, of in given.items():
+        if not isinstance(of, dict) or {name: getattr(each, "shape", None) for name, each in of.items()} != shapes:
+            raise SplatError(f"{argument} is of another scene; pass the information of these Gaussians")
 
 
 def _signs(like: Tensor, generator: torch.Generator) -> Tensor:

@@ -8,6 +8,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.base.errors import SplatError
+from splat_py.base.fields import require_instance, whole_number
+from splat_py.gpu.tensors import as_numpy, check_background
 from splat_py.render.views import BLACK, rasterized
 from splat_py.scene.camera import Camera
 from splat_py.scene.environment import Environment
@@ -83,8 +85,10 @@ def _swatch(color: Floats) -> str:
 
 
 def require_pixel(camera: Camera, x: int, y: int) -> None:
-    if not (0 <= x < camera.width and 0 <= y < camera.height):
-        raise SplatError(f"x, y is {x}, {y}; it must be a pixel of the camera's picture, {camera.width}×{camera.height}")
+    """Raise SplatError unless column x and row y are in the camera's picture."""
+    require_instance(Camera, camera=camera)
+    whole_number("x", x, 0, camera.width - 1)
+    whole_number("y", y, 0, camera.height - 1)
 
 
 def inspect(
@@ -111,6 +115,7 @@ def inspect(
     Raises:
         SplatError: the pixel is outside of the picture, or colours vary within the scene's splats (`ISplatColor`).
     """
+    require_instance(Gaussians, gaussians=gaussians)
     require_pixel(camera, x, y)
     if types_of(getattr(gaussians.splat, "text", ""), "ISplatColor"):
         raise SplatError("the scene's splats have colours that vary within them; inspect lists splats of one colour")
@@ -130,10 +135,14 @@ def inspect(
     colors = meta["colors"][0, ids, :3].cpu().double().numpy()
     depths = meta["depths"][0, ids].cpu().double().numpy()
     T = 1 - float(weights.sum())
-    behind = np.asarray(background.colors(camera)[y, x] if isinstance(background, Environment) else background, np.float64)
+    rgb = background.colors(camera)[y, x] if isinstance(background, Environment) else background
+    check_background(rgb)
+    behind = as_numpy("background", rgb, np.float64)
     v_alphas = v_colors = None
     if v_pixel is not None:
-        v = np.asarray(v_pixel, np.float64)
+        v = as_numpy("v_pixel", v_pixel, np.float64)
+        if v.shape != (3,):
+            raise SplatError(f"v_pixel has shape {list(v.shape)}; give the gradient of a pixel's colour, [3]")
         # The part of v · colour that comes from behind each splat.
         later = np.cumsum((weights * (colors @ v))[::-1])[::-1] - weights * (colors @ v) + T * (behind @ v)
         v_alphas = transmittances * (colors @ v) - later / (1 - alphas)

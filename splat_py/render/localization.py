@@ -14,6 +14,8 @@ from scipy.special import huber
 from torch.func import jvp, vmap
 
 from splat_py.base.errors import SplatError
+from splat_py.base.fields import instances, require_instance, whole_number
+from splat_py.gpu.tensors import as_numpy
 from splat_py.render.views import BLACK, render, render_tensor
 from splat_py.scene.camera import Camera
 from splat_py.scene.environment import Environment
@@ -92,13 +94,13 @@ def localize(
         SplatError: the photograph has another size than the camera, no pixel counts, the camera sees nothing of the scene, or
             `steps` is below 1.
     """
+    require_instance(Gaussians, gaussians=gaussians)
+    steps = whole_number("steps", steps, 1)
     if not isinstance(camera, Camera):
-        starts = _most_similar(gaussians, photograph, camera, background, how)
+        starts = _most_similar(gaussians, photograph, instances(Camera, "camera", camera), background, how)
         options: dict[str, Any] = {"focal": focal, "exposure": exposure, "steps": steps, **how}
         return min((localize(gaussians, photograph, each, background, **options) for each in starts), key=lambda r: r.residual)
-    if steps < 1:
-        raise SplatError(f"steps is {steps}; it must be 1 or more")
-    pixels = np.asarray(photograph)
+    pixels = as_numpy("photograph", photograph)
     if pixels.shape not in ((camera.height, camera.width, 3), (camera.height, camera.width, 4)):
         size = f"[{camera.height}, {camera.width}, 3 or 4]"
         raise SplatError(f"photograph has shape {list(pixels.shape)}; the camera's size needs {size}")
@@ -111,7 +113,7 @@ def localize(
         raise SplatError("photograph has no pixel that counts; correct its weights")
 
     weighted = np.concatenate([pixels[..., :3] * pixels[..., 3:], pixels[..., 3:]], 2)
-    scene = _Scene(gaussians, background, focal, exposure, how)
+    scene = _Scene(gaussians, background, bool(focal), bool(exposure), how)
     state, taken, side = _State(camera, _NEUTRAL), 0, max(camera.width, camera.height)
     level: _Level | None = None
     for longest, blur in dict.fromkeys((min(size, side), blur) for size, blur in _LEVELS):
@@ -129,7 +131,7 @@ def _most_similar(
     """Return the three cameras whose small renders correlate most with the photograph; SplatError if there is none."""
     if not cameras:
         raise SplatError("camera holds no camera; pass one or several to start from")
-    pixels = np.asarray(photograph, np.float32)[..., :3]
+    pixels = as_numpy("photograph", photograph, np.float32)[..., :3]
 
     def unlike(camera: Camera) -> float:
         image = render(gaussians, camera.scaled(min(1.0, _THUMBNAIL / max(camera.width, camera.height))), background, **how)

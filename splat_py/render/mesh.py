@@ -18,7 +18,9 @@ from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 from splat_py.base.errors import SplatError
+from splat_py.base.fields import instances, require_instance, whole_number
 from splat_py.base.files import atomic_path
+from splat_py.gpu.tensors import as_numpy
 from splat_py.render.surfels import depth_to_points
 from splat_py.render.views import linear, render_surface
 from splat_py.scene.camera import Camera, affine
@@ -104,9 +106,9 @@ def mesh(
         SplatError: there is no camera or no surface, an argument is out of its range, or the extra `mesh` is not installed.
     """
     _packages()
-    cameras = list(cameras)
-    if not isinstance(resolution, int) or not _LEAST <= resolution <= _MOST:
-        raise SplatError(f"resolution is {resolution}; it must be a whole number from {_LEAST} to {_MOST}")
+    require_instance(Gaussians, gaussians=gaussians)
+    cameras = instances(Camera, "cameras", cameras)
+    resolution = whole_number("resolution", resolution, _LEAST, _MOST)
     if not cameras:
         raise SplatError("there is no camera, but a mesh is what cameras see; give some")
     box = None if bounds is None else _given(bounds)
@@ -199,9 +201,9 @@ class _View:
 
 
 def _given(bounds: ArrayLike) -> NDArray[np.float64]:
-    corners = np.asarray(bounds, np.float64)
+    corners = as_numpy("bounds", bounds, np.float64)
     if corners.shape != (2, 3) or not (np.isfinite(corners).all() and (corners[0] < corners[1]).all()):
-        raise SplatError(f"the box {corners.tolist()} is empty; give its lowest and then its highest corner, [2, 3]")
+        raise SplatError(f"bounds is {corners.tolist()}; give the lowest and then the highest corner of a box, [2, 3]")
     return corners
 
 

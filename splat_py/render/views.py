@@ -11,9 +11,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from splat_py.base.errors import SplatError
+from splat_py.base.fields import require_instance, shown
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
+from splat_py.gpu.tensors import check_background
 from splat_py.render.rasterization import rasterization
 from splat_py.render.surfels import depth_to_normal
 from splat_py.scene.camera import Camera, directions_through
@@ -61,9 +63,11 @@ def render(
     Raises:
         SplatError: the mode is unknown, or the scene carries Slang source that is not trusted.
     """
+    require_instance(Gaussians, gaussians=gaussians)
+    require_instance(Camera, camera=camera)
     how: dict[str, Any] = {"antialiased": antialiased, "near": near, "device": device}
-    if mode not in MODES:
-        raise SplatError(f"mode is {mode!r}; use {', '.join(MODES)}")
+    if not isinstance(mode, str) or mode not in MODES:
+        raise SplatError(f"mode is {shown(mode)}; use {', '.join(MODES)}")
     if mode == "color":
         return render_tensor(gaussians, camera, background, **how).clamp(0, 1).cpu().numpy()
     if mode == "normals":
@@ -219,7 +223,7 @@ def rasterized(
         color=color,
         weights=weights,
         extra_signals=extra_signals,
-        backgrounds=row(background),
+        backgrounds=row(check_background(background)),
         near_plane=near,
         packed=False,
         render_mode=render_mode,

@@ -88,7 +88,7 @@ class Camera:
             given = getattr(self, field)
             try:
                 # A tensor may be on a GPU, or require a gradient.
-                matrix = np.array(given.detach().cpu() if hasattr(given, "detach") else given, dtype=np.float64)
+                matrix = np.array(given.detach().cpu().numpy() if hasattr(given, "detach") else given, dtype=np.float64)
             except (TypeError, ValueError) as error:
                 raise SplatError(f"{label}: {field} does not hold numbers; pass a {list(shape)} matrix") from error
             if matrix.shape != shape:

@@ -13,8 +13,9 @@ from scipy.interpolate import CubicHermiteSpline, PchipInterpolator
 from scipy.spatial.transform import Rotation, RotationSpline
 
 from splat_py.base.errors import SplatError
-from splat_py.base.fields import check_fields, dataclass_of
+from splat_py.base.fields import check_fields, dataclass_of, instances, whole_number
 from splat_py.base.files import is_file, parse_json, refusing, regular, write_json
+from splat_py.gpu.tensors import as_numpy
 from splat_py.scene.camera import (
     MOST_DISTANCE,
     Camera,
@@ -108,7 +109,7 @@ def orbit(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) ->
 
     `points` [P, 3] are for example a capture's sparse points or its Gaussians' means; without them, `find_focus` decides.
     """
-    world = _checked(cameras, n, points, "an orbit")
+    cameras, world = _checked(cameras, n, points, "an orbit")
     phase = 2 * np.pi * np.arange(n) / n
     if looks_outwards(cameras):
         return _panorama(cameras, phase)
@@ -129,7 +130,7 @@ def spiral(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) -
     """A path of `n` cameras with two turns. If cameras are all around, it circles the point they look at and rises from the
     lowest to the highest camera. Otherwise it spirals in front of the subject, across the mean viewing direction, as wide as
     the photographs' spread (Mildenhall et al. 2019, Local Light Field Fusion). Arguments and errors as in `orbit`."""
-    world = _checked(cameras, n, points, "a spiral")
+    cameras, world = _checked(cameras, n, points, "a spiral")
     if looks_outwards(cameras):
         return _panorama(cameras, 2 * np.pi * np.arange(n) / n)
     around = _Surroundings.of(cameras, world)
@@ -155,7 +156,7 @@ def spiral(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) -
 def dolly(cameras: Sequence[Camera], n: int, points: ArrayLike | None = None) -> list[Camera]:
     """A path of `n` cameras on a straight line from the cameras' mean position towards the subject, two fifths of the way,
     with no speed at either end. Arguments and errors as in `orbit`."""
-    world = _checked(cameras, n, points, "a dolly")
+    cameras, world = _checked(cameras, n, points, "a dolly")
     share = 0.4 * _eased(np.arange(n) / max(n - 1, 1))
     if looks_outwards(cameras):
         first = cameras[0]
@@ -216,10 +217,17 @@ def _panorama(cameras: Sequence[Camera], azimuths: Float64Array) -> list[Camera]
     return _aimed(cameras, eyes, eyes + outwards + tilt * up, up, "orbit")
 
 
-def _checked(cameras: Sequence[Camera], n: int, points: ArrayLike | None, what: str) -> Float64Array | None:
-    if not cameras or n < 1:
-        raise SplatError(f"{what} needs a camera and a frame, not {len(cameras)} cameras and {n} frames")
-    return None if points is None else np.asarray(points, dtype=np.float64)
+def _checked(
+    cameras: Sequence[Camera], n: int, points: ArrayLike | None, what: str
+) -> tuple[list[Camera], Float64Array | None]:
+    listed = instances(Camera, "cameras", cameras)
+    if not listed:
+        raise SplatError(f"{what} needs a camera, but cameras is empty")
+    whole_number("n", n, 1)
+    world = None if points is None else as_numpy("points", points, np.float64)
+    if world is not None and (world.ndim != 2 or world.shape[1] != 3):
+        raise SplatError(f"points has shape {list(world.shape)}; expected [P, 3]")
+    return listed, world
 
 
 def _aimed(cameras: Sequence[Camera], eyes: Float64Array, targets: Float64Array, up: Float64Array, name: str) -> list[Camera]:

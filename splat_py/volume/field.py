@@ -25,7 +25,7 @@ from splat_py.gpu.autograd import (
     save_state,
 )
 from splat_py.gpu.device import Device, device_for, get_device
-from splat_py.gpu.tensors import as_numpy, as_tensor, check_shape, check_tensors, is_shared
+from splat_py.gpu.tensors import as_tensor, check_background, check_shape, check_tensors, is_shared
 from splat_py.scene.camera import Camera
 from splat_py.volume.device_field import Box, DeviceField, March, RayImage, Rays, camera_rays, stored
 
@@ -186,14 +186,6 @@ class Field(ABC):
             return cls._of_arrays(load_npz(path, cls._check_layout) if npz else load_tensors(path, None, cls._check_layout)[1])
         except Exception as error:  # zipfile and NumPy pass on their parsers' errors
             raise SplatError(f"{path} is not a {cls._kind} of splat_py or is damaged: {reason(error)}") from error
-
-
-def check_background(background: ArrayLike) -> NDArray[np.float32]:
-    """Return rgb as [3] float32; SplatError unless it is three finite numbers."""
-    rgb = as_numpy("background", background, np.float32)
-    if rgb.shape != (3,) or not np.isfinite(rgb).all():
-        raise SplatError(f"background is {background!r}; give three finite numbers")
-    return rgb
 
 
 def _field_path(path: str | os.PathLike[str]) -> Path:

@@ -16,13 +16,12 @@ from splat_py.fit.steps import Photographs, check_finite, diverged, psnr_of, vie
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, get_device
 from splat_py.gpu.kernels import UserType
-from splat_py.gpu.tensors import as_numpy
+from splat_py.gpu.tensors import as_numpy, check_background
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.shaders.functions import ShaderModule
 from splat_py.volume.config import FIELD, VolumeConfig
 from splat_py.volume.device_field import Box, March, RayImage, Rays, camera_rays
-from splat_py.volume.field import check_background
 from splat_py.volume.grid import GridOptimiser, RadianceField
 from splat_py.volume.hash_grid import HashOptimiser, HashRadianceField, HashShape
 from splat_py.volume.optimiser import FieldOptimiser, State

@@ -15,12 +15,13 @@ from splat_py.fit.run_folder import require_layout
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
+from splat_py.gpu.tensors import check_background
 from splat_py.shaders import ShaderModule
 from splat_py.shaders.declarations import MOST_SOURCE, SlangSource
 from splat_py.shaders.field_functions import MOST_PARAMS, first_values, params_of
 from splat_py.volume.config import FIELD, VolumeConfig
 from splat_py.volume.device_field import Box, DeviceField, GridSize, March, TableSize
-from splat_py.volume.field import Field, check_background, check_finite_tensors
+from splat_py.volume.field import Field, check_finite_tensors
 from splat_py.volume.optimiser import FieldOptimiser, State, check_memory
 
 

@@ -211,7 +211,7 @@ def test_an_object_is_cut_out_and_trained_alone(capture: Path, tmp_path: Path) -
     assert len(kept) + len(rest) == len(gaussians) and abs(len(kept) - ball.sum()) < 0.1 * ball.sum()
     assert (kept.means[:, 2] > 0.02).all() and rest.means[:, 2].max() < 0.06
     for options, fault in (
-        ((*seen[:2], 32, 0), "x, y is 32, 0; it must be a pixel of the camera's picture, 32×32"),
+        ((*seen[:2], 32, 0), "x is 32; it must be a whole number from 0 to 31"),
         ((*seen[:2], 16, 26), "shows the floor, table or wall"),
         (("--keep-object", "x.png", 1, 1), "x.png names 0 photographs"),
         ((*seen, "--masks", "masks"), "masks is not an empty folder"),

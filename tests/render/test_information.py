@@ -103,8 +103,8 @@ def test_views_are_suggested_that_tell_what_is_wanted(scene: Gaussians) -> None:
 
 
 def test_refusals(scene: Gaussians) -> None:
-    refused("probes is 0; it must be 1 or more", information, scene, [camera(0)], probes=0)
-    refused("probes is 0; it must be 1 or more", uncertainty, scene, camera(0), {}, probes=0)
+    refused("probes is 0; it must be a whole number from 1", information, scene, [camera(0)], probes=0)
+    refused("probes is 0; it must be a whole number from 1", uncertainty, scene, camera(0), {}, probes=0)
     known = information(scene, [camera(0)], probes=1)
     other, sentence = scene.mapped(lambda t: t[1:]), "known is of another scene; pass the information"
     refused(sentence, uncertainty, other, camera(0), known)

@@ -97,5 +97,5 @@ def test_tables() -> None:
 
 
 def test_pixels_outside_are_refused() -> None:
-    for x, y in ((37, 0), (0, 29), (-1, 3)):
-        refused("must be a pixel of the camera's picture, 37×29", inspect, scene(), CAMERA, x, y)
+    for x, y, fault in ((37, 0, "x is 37; .* from 0 to 36"), (0, 29, "y is 29; .* from 0 to 28"), (-1, 3, "x is -1")):
+        refused(fault, inspect, scene(), CAMERA, x, y)

@@ -115,7 +115,7 @@ def test_its_uncertainty_is_that_of_noise(scene: Gaussians) -> None:
         ),
         ("photograph has no pixel that counts", {"photograph": np.zeros((48, 64, 4))}),
         ("photograph holds NaN or infinity", {"photograph": np.full((48, 64, 3), np.nan)}),
-        ("steps is 0; it must be 1 or more", {"steps": 0}),
+        ("steps is 0; it must be a whole number from 1", {"steps": 0}),
         ("camera holds no camera", {"camera": []}),
         ("the camera sees nothing of the scene", {"camera": camera().moved([0, np.pi, 0], [0, 0, 0])}),
     ],

@@ -156,7 +156,7 @@ def test_files(tmp_path: Path) -> None:
         ({"cameras": []}, "there is no camera"),
         ({"resolution": 8}, "resolution is 8; it must be a whole number from 16 to 1024"),
         ({"resolution": 24.5}, "resolution is 24.5"),
-        ({"bounds": ((0, 0, 0), (1, 1, 0))}, "box .* is empty"),
+        ({"bounds": ((0, 0, 0), (1, 1, 0))}, "bounds is .*; give the lowest and then the highest corner"),
         ({"bounds": ((5, 5, 5), (6, 6, 6))}, "the cameras see no surface"),
         ({"gaussians": 0}, "the cameras see no surface"),
     ],

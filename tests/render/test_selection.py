@@ -72,7 +72,7 @@ def test_floor_and_nothing_are_no_objects(still: tuple[Gaussians, np.ndarray], s
     assert (labels[surfaces == TABLE] == -1).mean() > 0.9
     refused("shows the floor, table or wall", pick, gaussians, labels, CAMERAS[3], *place(seen[3], TABLE))
     refused("shows no surface", pick, gaussians, labels, CAMERAS[3], *place(seen[3], -1))
-    refused(f"must be a pixel of the camera's picture, {SIDE}×{SIDE}", pick, gaussians, labels, CAMERAS[3], SIDE, 0)
+    refused(f"x is {SIDE}; it must be a whole number from 0", pick, gaussians, labels, CAMERAS[3], SIDE, 0)
 
 
 def test_a_scene_without_a_plane_is_objects_alone() -> None:

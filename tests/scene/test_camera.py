@@ -289,7 +289,7 @@ def test_paths_of_few_cameras_and_frames(name: str) -> None:
     for cameras in (ring()[:1], ring()[:2], room()[:1]):
         for frames in (1, 2, 7):
             assert len(PATHS[name](cameras, frames)) == frames
-    refused("needs a camera and a frame", PATHS[name], [], 3)
+    refused("needs a camera, but cameras is empty", PATHS[name], [], 3)
 
 
 CAMERAS = [
