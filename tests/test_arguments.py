@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,8 @@ def test_numbers_of_other_libraries_are_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ({"viewmat": "poses.txt"}, "camera: viewmat does not hold numbers"),
-        ({"K": [[1, 2], [3]]}, "camera: K does not hold numbers"),
+        ({"viewmat": "poses.txt"}, "camera: viewmat is .poses.txt.; give numbers"),
+        ({"K": [[1, 2], [3]]}, "camera: K is .*; give numbers"),
         ({"width": None}, "width is None; it must be a finite number"),
         ({"height": (8, 6)}, r"height is \(8, 6\); it must be a finite number"),
     ],
@@ -46,6 +47,23 @@ def test_cameras(argument: dict[str, Any], message: str) -> None:
     field = splat.volume.RadianceField(torch.ones(2, 2, 2), torch.ones(2, 2, 2, 1, 3), [[0] * 3, [1] * 3], [0, 0, 0])
     for function in (splat.Camera, field.render):
         refused(message, function, **CAMERA | argument)
+
+
+@pytest.mark.parametrize("value", ["far", math.nan, 10**400, [[1], 2], None], ids=repr)
+def test_where_cameras_go_and_rays_march(value: Any) -> None:
+    camera, origin, sides = splat.Camera(**CAMERA), np.zeros(3), {"width": 8, "height": 6}
+    field = splat.volume.RadianceField(torch.ones(2, 2, 2), torch.ones(2, 2, 2, 1, 3), [[0] * 3, [1] * 3], [0, 0, 0])
+    calls: list[tuple[Any, dict[str, Any]]] = [
+        (splat.Camera.look_at, {"eye": origin, "target": [0, 0, 1], "up": [0, 1, 0], "fov_y_degrees": 40, **sides}),
+        (splat.Camera.posed, {"position": origin, "turn": np.eye(3), "fov_y_degrees": 40, **sides}),
+        (camera.resized, sides),
+        (camera.moved, {"rotation": origin, "translation": origin}),
+        (camera.scaled, {"factor": 2}),
+        (partial(field.march, torch.zeros(1, 3), torch.ones(1, 3)), {"seed": 0} | ({"steps_per_unit": 1} if value else {})),
+    ]
+    for function, given in calls:
+        for name in given:
+            refused(f"{name} ", function, **given | {name: value})
 
 
 def test_a_camera_at_a_learnt_pose() -> None:

@@ -1,11 +1,10 @@
 """Checks that values from options and JSON have the types that a dataclass declares, and ranges; and sizes such as 8GB."""
 
 import math
-import operator
 import re
 import reprlib
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -63,36 +62,6 @@ def require_number(**values: Any) -> None:
             finite = False
         if not finite:
             raise SplatError(f"{name} is {shown(value)}; it must be a finite number")
-
-
-def whole_number(name: str, value: Any, least: int, most: int = LARGEST) -> int:
-    """Return an integer of Python, NumPy or torch; SplatError if it is none, or out of its range."""
-    try:
-        number = operator.index(value)
-    except (TypeError, ValueError):
-        number = least - 1
-    if least <= number <= most:
-        return number
-    upper = f" to {most}" if most < LARGEST else ""
-    raise SplatError(f"{name} is {shown(value)}; it must be a whole number from {least}{upper}")
-
-
-def require_instance(kind: type, **values: Any) -> None:
-    """Raise a SplatError that names the first argument that is no instance of this class of the library."""
-    for name, value in values.items():
-        if not isinstance(value, kind):
-            raise SplatError(f"{name} is a {type(value).__name__}; give a splat_py.{kind.__name__}")
-
-
-def instances(kind: type[T], name: str, values: Iterable[T]) -> list[T]:
-    """List the elements of an argument; SplatError unless all are instances of this class of the library."""
-    if not isinstance(values, Iterable):
-        raise SplatError(f"{name} is a {type(values).__name__}; give a list of splat_py.{kind.__name__}")
-    listed = list(values)
-    for value in listed:
-        if not isinstance(value, kind):
-            raise SplatError(f"{name} holds a {type(value).__name__}; give a list of splat_py.{kind.__name__}")
-    return listed
 
 
 def shown(value: Any) -> str:

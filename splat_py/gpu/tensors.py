@@ -1,13 +1,13 @@
 """Checks of torch tensors, and conversions between them and device arrays."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from splat_py.base.arguments import as_numpy
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import shown
 from splat_py.gpu.arrays import Array, Bridge, Memory
@@ -50,18 +50,6 @@ def as_tensor(array: Array, like: Tensor) -> Tensor:
         return tensor
     array.memory.flush()
     return tensor.to(device)
-
-
-def as_numpy(name: str, values: ArrayLike, dtype: DTypeLike | None = None) -> NDArray[Any]:
-    """Return an argument's numbers as an array, by default of their own type; SplatError if it holds something else."""
-    try:
-        if isinstance(values, Tensor):
-            # NumPy cannot read a tensor inside torch.func.jvp.
-            inside = torch._C._functorch.get_interpreter_stack()
-            return np.asarray(values.tolist() if inside else values.detach().cpu().numpy(), dtype)
-        return np.asarray(values, dtype)
-    except (TypeError, ValueError, OverflowError):
-        raise SplatError(f"{name} is {shown(values)}; give numbers") from None
 
 
 def check_background(background: ArrayLike) -> NDArray[np.float32]:

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from splat_py.base.errors import SplatError
-from splat_py.base.fields import require_number
+from splat_py.base.fields import require_number, shown
 from splat_py.gpu.accumulation import alert_not_deterministic
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.autograd import (
@@ -290,8 +290,8 @@ def rasterizer_for(device: Device, blobs: int, width: int, height: int, method: 
     if method == "auto":
         groups = -(-width // _GROUP_WIDTH) * -(-height // _GROUP_HEIGHT)
         method = "group" if not device.software and blobs * groups <= _GROUP_LIMIT else "tiles"
-    if method not in RASTERIZERS:
-        raise SplatError(f"method is {method!r}; use auto, {', '.join(RASTERIZERS)}")
+    if not isinstance(method, str) or method not in RASTERIZERS:
+        raise SplatError(f"method is {shown(method)}; use auto, {', '.join(RASTERIZERS)}")
     return RASTERIZERS[method](device, blobs, width, height)
 
 
@@ -335,9 +335,12 @@ def render(
         raise SplatError(f"params is {getattr(params, 'dtype', type(params).__name__)}; it must be a float32 tensor")
     check_shape(params.shape)
     size = check_size(width, height)
-    behind = torch.as_tensor(background, dtype=torch.float32, device=params.device)
+    try:
+        behind = torch.as_tensor(background, dtype=torch.float32, device=params.device)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        behind = torch.empty(0)
     if behind.shape != (3,) or not bool(((behind >= 0) & (behind <= 1)).all()):
-        raise SplatError(f"background is {background!r}; it must be three numbers from 0 to 1")
+        raise SplatError(f"background is {shown(background)}; it must be three numbers from 0 to 1")
     picture, _ = _Render.apply(has_tangent(params), params, *size, method)
     # Inside a transformation torch wraps `behind` too, even where it has no derivative.
     if not has_derivative(background) and not behind.any():

@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.func import jvp, vmap
 
+from splat_py.base.arguments import as_integer, instances, require_instance
 from splat_py.base.errors import SplatError
-from splat_py.base.fields import instances, require_instance, whole_number
 from splat_py.render.views import BLACK, RenderSettings, heat, render_tensor
 from splat_py.scene.camera import Camera
 from splat_py.scene.environment import Environment
@@ -146,7 +146,7 @@ def suggest(
     """
     total = _with_prior(gaussians, known)
     _require_information(gaussians, wanted=wanted)
-    cameras, count = instances(Camera, "candidates", candidates), whole_number("count", count, 1)
+    cameras, count = instances(Camera, "candidates", candidates), as_integer("count", count, 1)
 
     def look(camera: Camera) -> tuple[dict[str, Tensor], float]:
         added = information(gaussians, [camera], background, probes=probes, seed=seed, **how)
@@ -179,7 +179,7 @@ def draw_uncertainty(
 
 def _drawn(probes: int, seed: int) -> tuple[int, torch.Generator]:
     """Return how many random signs to draw, and what draws them; SplatError unless both are whole numbers."""
-    return whole_number("probes", probes, 1), torch.Generator().manual_seed(whole_number("seed", seed, 0))
+    return as_integer("probes", probes, 1), torch.Generator().manual_seed(as_integer("seed", seed, 0))
 
 
 def _numbers(gaussians: Gaussians) -> dict[str, Tensor]:

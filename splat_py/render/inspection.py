@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from splat_py.base.arguments import as_integer, as_numpy, require_instance
 from splat_py.base.errors import SplatError
-from splat_py.base.fields import require_instance, whole_number
-from splat_py.gpu.tensors import as_numpy, check_background
+from splat_py.gpu.tensors import check_background
 from splat_py.render.views import BLACK, rasterized
 from splat_py.scene.camera import Camera
 from splat_py.scene.environment import Environment
@@ -87,8 +87,8 @@ def _swatch(color: Floats) -> str:
 def require_pixel(camera: Camera, x: int, y: int) -> None:
     """Raise SplatError unless column x and row y are in the camera's picture."""
     require_instance(Camera, camera=camera)
-    whole_number("x", x, 0, camera.width - 1)
-    whole_number("y", y, 0, camera.height - 1)
+    as_integer("x", x, 0, camera.width - 1)
+    as_integer("y", y, 0, camera.height - 1)
 
 
 def inspect(

@@ -13,9 +13,8 @@ from scipy.ndimage import gaussian_filter
 from scipy.special import huber
 from torch.func import jvp, vmap
 
+from splat_py.base.arguments import as_integer, as_numpy, instances, require_instance
 from splat_py.base.errors import SplatError
-from splat_py.base.fields import instances, require_instance, whole_number
-from splat_py.gpu.tensors import as_numpy
 from splat_py.render.views import BLACK, render, render_tensor
 from splat_py.scene.camera import Camera
 from splat_py.scene.environment import Environment
@@ -95,7 +94,7 @@ def localize(
             `steps` is below 1.
     """
     require_instance(Gaussians, gaussians=gaussians)
-    steps = whole_number("steps", steps, 1)
+    steps = as_integer("steps", steps, 1)
     if not isinstance(camera, Camera):
         starts = _most_similar(gaussians, photograph, instances(Camera, "camera", camera), background, how)
         options: dict[str, Any] = {"focal": focal, "exposure": exposure, "steps": steps, **how}

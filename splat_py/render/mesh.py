@@ -17,10 +17,9 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.transform import Rotation
 from torch import Tensor
 
+from splat_py.base.arguments import as_integer, as_numpy, instances, require_instance
 from splat_py.base.errors import SplatError
-from splat_py.base.fields import instances, require_instance, whole_number
 from splat_py.base.files import atomic_path
-from splat_py.gpu.tensors import as_numpy
 from splat_py.render.surfels import depth_to_points
 from splat_py.render.views import linear, render_surface
 from splat_py.scene.camera import Camera, affine
@@ -108,7 +107,7 @@ def mesh(
     _packages()
     require_instance(Gaussians, gaussians=gaussians)
     cameras = instances(Camera, "cameras", cameras)
-    resolution = whole_number("resolution", resolution, _LEAST, _MOST)
+    resolution = as_integer("resolution", resolution, _LEAST, _MOST)
     if not cameras:
         raise SplatError("there is no camera, but a mesh is what cameras see; give some")
     box = None if bounds is None else _given(bounds)

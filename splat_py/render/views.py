@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from splat_py.base.arguments import require_instance
 from splat_py.base.errors import SplatError
-from splat_py.base.fields import require_instance, shown
+from splat_py.base.fields import shown
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType

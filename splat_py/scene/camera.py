@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.transform import Rotation
 
+from splat_py.base.arguments import finite_array
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import require_number, shown
 from splat_py.base.html import table
@@ -85,16 +86,7 @@ class Camera:
     def __post_init__(self) -> None:
         label = f"camera {self.name!r}" if self.name else "camera"
         for field, shape in (("viewmat", (4, 4)), ("K", (3, 3))):
-            given = getattr(self, field)
-            try:
-                # A tensor may be on a GPU, or require a gradient.
-                matrix = np.array(given.detach().cpu().numpy() if hasattr(given, "detach") else given, dtype=np.float64)
-            except (TypeError, ValueError) as error:
-                raise SplatError(f"{label}: {field} does not hold numbers; pass a {list(shape)} matrix") from error
-            if matrix.shape != shape:
-                raise SplatError(f"{label}: {field} has shape {list(matrix.shape)}; pass a {list(shape)} matrix")
-            if not np.isfinite(matrix).all():
-                raise SplatError(f"{label}: {field} holds NaN or infinity; pass finite numbers")
+            matrix = finite_array(f"{label}: {field}", getattr(self, field), shape)
             matrix.flags.writeable = False
             object.__setattr__(self, field, matrix)
         most = np.abs(self.viewmat).max()
@@ -159,7 +151,7 @@ class Camera:
     ) -> "Camera":
         """A camera at `eye` [3] with `target` [3] in the middle of its picture, `up` [3] upwards in it, and square pixels.
         `fov_y_degrees` is the angle between the picture's upper and lower edge, between 0 and 180."""
-        viewmat = look_at_matrix(np.asarray(eye, float), np.asarray(target, float), np.asarray(up, float))
+        viewmat = look_at_matrix(*(finite_array(name, v, (3,)) for name, v in (("eye", eye), ("target", target), ("up", up))))
         return cls(viewmat, _intrinsics(fov_y_degrees, width, height), width, height, name)
 
     @classmethod
@@ -167,21 +159,25 @@ class Camera:
         cls, position: Float64Array, turn: Float64Array, fov_y_degrees: float, width: int, height: int, name: str = ""
     ) -> "Camera":
         """A pinhole camera at `position` [3] with its axes in the columns of `turn` [3, 3], camera → world."""
+        position, turn = finite_array("position", position, (3,)), finite_array("turn", turn, (3, 3))
         return cls(affine(turn.T, -turn.T @ position), _intrinsics(fov_y_degrees, width, height), width, height, name)
 
     def resized(self, width: int, height: int) -> "Camera":
         """The same view on `width` × `height` pixels: K scales by the exact ratio of the sides."""
+        require_number(width=width, height=height)
         K = self.K * np.array([[width / self.width], [height / self.height], [1.0]])
         return replace(self, K=K, width=width, height=height)
 
     def moved(self, rotation: ArrayLike, translation: ArrayLike) -> "Camera":
         """The camera with its view turned by a rotation vector [3], radians, and then moved by a translation [3], world units,
         both in the camera's frame."""
-        return replace(self, viewmat=affine(Rotation.from_rotvec(rotation).as_matrix(), translation) @ self.viewmat)
+        turn, shift = finite_array("rotation", rotation, (3,)), finite_array("translation", translation, (3,))
+        return replace(self, viewmat=affine(Rotation.from_rotvec(turn).as_matrix(), shift) @ self.viewmat)
 
     def scaled(self, factor: float) -> "Camera":
         """The same view with its sides multiplied by `factor` > 0 and rounded to whole pixels, at least one."""
-        if not (math.isfinite(factor) and factor > 0):
+        require_number(factor=factor)
+        if not factor > 0:
             raise SplatError(f"a camera cannot be scaled by {factor}; pass a factor above 0")
         return self.resized(max(1, round(self.width * factor)), max(1, round(self.height * factor)))
 
@@ -193,6 +189,7 @@ def film_camera(camera: Camera, scale: float | None) -> Camera:
 
 
 def _intrinsics(fov_y_degrees: float, width: int, height: int) -> Float64Array:
+    require_number(fov_y_degrees=fov_y_degrees, width=width, height=height)
     if not 0 < fov_y_degrees < 180:
         raise SplatError(f"fov_y_degrees is {fov_y_degrees}; it must lie between 0 and 180")
     focal = 0.5 * height / math.tan(math.radians(fov_y_degrees) / 2)

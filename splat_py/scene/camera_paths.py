@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.interpolate import CubicHermiteSpline, PchipInterpolator
 from scipy.spatial.transform import Rotation, RotationSpline
 
+from splat_py.base.arguments import as_integer, as_numpy, instances
 from splat_py.base.errors import SplatError
-from splat_py.base.fields import check_fields, dataclass_of, instances, whole_number
+from splat_py.base.fields import check_fields, dataclass_of
 from splat_py.base.files import is_file, parse_json, refusing, regular, write_json
-from splat_py.gpu.tensors import as_numpy
 from splat_py.scene.camera import (
     MOST_DISTANCE,
     Camera,
@@ -223,7 +223,7 @@ def _checked(
     listed = instances(Camera, "cameras", cameras)
     if not listed:
         raise SplatError(f"{what} needs a camera, but cameras is empty")
-    whole_number("n", n, 1)
+    as_integer("n", n, 1)
     world = None if points is None else as_numpy("points", points, np.float64)
     if world is not None and (world.ndim != 2 or world.shape[1] != 3):
         raise SplatError(f"points has shape {list(world.shape)}; expected [P, 3]")

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 
+from splat_py.base.arguments import as_numpy
 from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path, reason, regular
 from splat_py.base.html import histogram, table
@@ -236,7 +237,7 @@ class Gaussians:
             sh_degree: 0 to 3; coefficients above degree 0 start at zero.
             opacity: between 0 and 1, the same for all.
         """
-        points, colors = np.asarray(xyz, dtype=np.float64), np.asarray(rgb)
+        points, colors = as_numpy("xyz", xyz, np.float64), as_numpy("rgb", rgb)
         if points.ndim != 2 or points.shape[1] != 3 or colors.shape != points.shape:
             raise SplatError(f"xyz and rgb must both be [P, 3], not {list(points.shape)} and {list(colors.shape)}")
         if not np.isfinite(points).all():

@@ -11,12 +11,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from splat_py.base.arguments import as_numpy
 from splat_py.base.errors import SplatError
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, Operator, persistent_groups
 from splat_py.gpu.kernels import Recorder, linear_groups
 from splat_py.gpu.sources import constant
-from splat_py.gpu.tensors import as_numpy, as_tensor, words_of
+from splat_py.gpu.tensors import as_tensor, words_of
 from splat_py.render.cameras import Cameras
 from splat_py.scene.camera import Camera
 

@@ -1,6 +1,5 @@
 """Base class of the radiance fields that users hold, with their files, and one autograd function around march and replay."""
 
-import math
 import os
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -11,7 +10,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from splat_py.base.arguments import as_integer
 from splat_py.base.errors import SplatError
+from splat_py.base.fields import require_number
 from splat_py.base.files import Layout, atomic_path, load_npz, load_tensors, reason, save_tensors
 from splat_py.gpu.accumulation import alert_not_deterministic
 from splat_py.gpu.autograd import (
@@ -81,7 +82,8 @@ class Field(ABC):
 
     def _march(self, steps_per_unit: float | None, *how: Any) -> March:
         steps = self.steps_per_unit if steps_per_unit is None else steps_per_unit
-        if not 0 < steps < math.inf:
+        require_number(steps_per_unit=steps)
+        if not steps > 0:
             raise SplatError(f"steps_per_unit is {steps}; it must be above 0")
         return March(Box.of(self.box), float(steps), *how)
 
@@ -121,7 +123,7 @@ class Field(ABC):
         check_finite_tensors({"rays_o": rays_o, "rays_d": rays_d, "background": background})
         if (primal(rays_d) == 0).all(-1).any():
             raise SplatError("rays_d holds a direction of length 0; leave that ray out")
-        march = self._march(steps_per_unit, jitter, seed, skip_empty)
+        march = self._march(steps_per_unit, bool(jitter), as_integer("seed", seed, 0, (1 << 32) - 1), bool(skip_empty))
         parameters, shape = self._parameters(), rays_o.shape[:-1]
         flat = (rays.reshape(-1, 3).contiguous() for rays in (rays_o, torch.nn.functional.normalize(rays_d, dim=-1)))
         size = (shape[-1], shape[-2]) if len(shape) > 1 and 0 not in shape else ()

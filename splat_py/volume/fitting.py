@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from splat_py.base.arguments import as_numpy
 from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout, save_tensors
 from splat_py.fit.process import kept_checkpoint
@@ -16,7 +17,7 @@ from splat_py.fit.steps import Photographs, check_finite, diverged, psnr_of, vie
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, get_device
 from splat_py.gpu.kernels import UserType
-from splat_py.gpu.tensors import as_numpy, check_background
+from splat_py.gpu.tensors import check_background
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.shaders.functions import ShaderModule

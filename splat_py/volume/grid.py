@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -96,10 +96,7 @@ def render(
                 "sh, box and contracted belong to a grid of voxels; give sh=None and neither of the others with another field"
             )
         return density.march(rays_o, rays_d, background=background, device=device, **how)
-    tensors = {"density": density, "sh": sh}
-    check_tensors(tensors, halves=tensors, needed=tensors)
-    assert isinstance(sh, Tensor)
-    field = RadianceField(density, sh, box, np.zeros(3, np.float32), contracted)
+    field = RadianceField(density, cast(Tensor, sh), box, np.zeros(3, np.float32), contracted)
     return field.march(rays_o, rays_d, background=background, device=device, **how)
 
 
@@ -245,6 +242,8 @@ class RadianceField(Field):
 
 def check_grid(density: Tensor, sh: Tensor) -> None:
     """Raise SplatError unless these are the density and the coefficients of one grid."""
+    tensors = {"density": density, "sh": sh}
+    check_tensors(tensors, halves=tensors, needed=tensors)
     if density.dim() != 3 or not all(1 <= n <= MOST_VOXELS for n in density.shape):
         raise SplatError(f"density has shape {list(density.shape)}; expected [X, Y, Z], each from 1 to {MOST_VOXELS}")
     if sh.dim() != 5 or sh.shape[:3] != density.shape or sh.shape[3] not in COEFFICIENTS or sh.shape[4] != 3:
@@ -252,7 +251,7 @@ def check_grid(density: Tensor, sh: Tensor) -> None:
         raise SplatError(f"sh has shape {list(sh.shape)}; expected [{expected}, K, 3] with K = 1, 4 or 9")
     if density.dtype != sh.dtype:
         raise SplatError(f"density has dtype {density.dtype} and sh {sh.dtype}; convert both to one")
-    check_finite_tensors({"density": density, "sh": sh})
+    check_finite_tensors(tensors)
 
 
 def row_floats(coefficients: int) -> int:
