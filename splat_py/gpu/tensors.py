@@ -2,14 +2,10 @@
 
 from collections.abc import Collection, Mapping
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from splat_py.base.arguments import as_numpy
 from splat_py.base.errors import SplatError
-from splat_py.base.fields import shown
 from splat_py.gpu.arrays import Array, Bridge, Memory
 
 
@@ -50,14 +46,6 @@ def as_tensor(array: Array, like: Tensor) -> Tensor:
         return tensor
     array.memory.flush()
     return tensor.to(device)
-
-
-def check_background(background: ArrayLike) -> NDArray[np.float32]:
-    """Return rgb as [3] float32; SplatError unless it is three finite numbers."""
-    rgb = as_numpy("background", background, np.float32)
-    if rgb.shape != (3,) or not np.isfinite(rgb).all():
-        raise SplatError(f"background is {shown(background)}; give three finite numbers")
-    return rgb
 
 
 def is_shared(array: Array, like: Tensor) -> bool:

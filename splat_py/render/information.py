@@ -179,7 +179,7 @@ def draw_uncertainty(
 
 def _drawn(probes: int, seed: int) -> tuple[int, torch.Generator]:
     """Return how many random signs to draw, and what draws them; SplatError unless both are whole numbers."""
-    return as_integer("probes", probes, 1), torch.Generator().manual_seed(as_integer("seed", seed, 0))
+    return as_integer("probes", probes, 1), torch.Generator().manual_seed(as_integer("seed", seed, 0, (1 << 63) - 1))
 
 
 def _numbers(gaussians: Gaussians) -> dict[str, Tensor]:

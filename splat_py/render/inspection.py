@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from splat_py.base.arguments import as_integer, as_numpy, require_instance
+from splat_py.base.arguments import as_integer, finite_array, require_instance
 from splat_py.base.errors import SplatError
-from splat_py.gpu.tensors import check_background
 from splat_py.render.views import BLACK, rasterized
 from splat_py.scene.camera import Camera
 from splat_py.scene.environment import Environment
@@ -136,13 +135,10 @@ def inspect(
     depths = meta["depths"][0, ids].cpu().double().numpy()
     T = 1 - float(weights.sum())
     rgb = background.colors(camera)[y, x] if isinstance(background, Environment) else background
-    check_background(rgb)
-    behind = as_numpy("background", rgb, np.float64)
+    behind = finite_array("background", rgb, (3,))
     v_alphas = v_colors = None
     if v_pixel is not None:
-        v = as_numpy("v_pixel", v_pixel, np.float64)
-        if v.shape != (3,):
-            raise SplatError(f"v_pixel has shape {list(v.shape)}; give the gradient of a pixel's colour, [3]")
+        v = finite_array("v_pixel", v_pixel, (3,))
         # The part of v · colour that comes from behind each splat.
         later = np.cumsum((weights * (colors @ v))[::-1])[::-1] - weights * (colors @ v) + T * (behind @ v)
         v_alphas = transmittances * (colors @ v) - later / (1 - alphas)

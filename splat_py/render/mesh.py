@@ -17,7 +17,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.transform import Rotation
 from torch import Tensor
 
-from splat_py.base.arguments import as_integer, as_numpy, instances, require_instance
+from splat_py.base.arguments import as_integer, finite_array, instances, require_instance
 from splat_py.base.errors import SplatError
 from splat_py.base.files import atomic_path
 from splat_py.render.surfels import depth_to_points
@@ -200,8 +200,8 @@ class _View:
 
 
 def _given(bounds: ArrayLike) -> NDArray[np.float64]:
-    corners = as_numpy("bounds", bounds, np.float64)
-    if corners.shape != (2, 3) or not (np.isfinite(corners).all() and (corners[0] < corners[1]).all()):
+    corners = finite_array("bounds", bounds, (2, 3))
+    if not (corners[0] < corners[1]).all():
         raise SplatError(f"bounds is {corners.tolist()}; give the lowest and then the highest corner of a box, [2, 3]")
     return corners
 

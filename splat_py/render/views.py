@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from splat_py.base.arguments import require_instance
+from splat_py.base.arguments import finite_array, require_instance
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import shown
 from splat_py.gpu.accumulation import Accumulate
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
-from splat_py.gpu.tensors import check_background
 from splat_py.render.rasterization import rasterization
 from splat_py.render.surfels import depth_to_normal
 from splat_py.scene.camera import Camera, directions_through
@@ -224,7 +223,7 @@ def rasterized(
         color=color,
         weights=weights,
         extra_signals=extra_signals,
-        backgrounds=row(check_background(background)),
+        backgrounds=row(finite_array("background", background, (3,))),
         near_plane=near,
         packed=False,
         render_mode=render_mode,

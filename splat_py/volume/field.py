@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from splat_py.base.arguments import as_integer
+from splat_py.base.arguments import as_integer, finite_array
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import require_number
 from splat_py.base.files import Layout, atomic_path, load_npz, load_tensors, reason, save_tensors
@@ -26,7 +26,7 @@ from splat_py.gpu.autograd import (
     save_state,
 )
 from splat_py.gpu.device import Device, device_for, get_device
-from splat_py.gpu.tensors import as_tensor, check_background, check_shape, check_tensors, is_shared
+from splat_py.gpu.tensors import as_tensor, check_shape, check_tensors, is_shared
 from splat_py.scene.camera import Camera
 from splat_py.volume.device_field import Box, DeviceField, March, RayImage, Rays, camera_rays, stored
 
@@ -45,7 +45,7 @@ class Field(ABC):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "box", Box.of(self.box).numpy())
-        object.__setattr__(self, "background", check_background(self.background))
+        object.__setattr__(self, "background", finite_array("background", self.background, (3,)).astype(np.float32))
 
     @property
     @abstractmethod

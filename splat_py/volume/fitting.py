@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from splat_py.base.arguments import as_numpy
+from splat_py.base.arguments import as_numpy, finite_array
 from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout, save_tensors
 from splat_py.fit.process import kept_checkpoint
@@ -17,7 +17,6 @@ from splat_py.fit.steps import Photographs, check_finite, diverged, psnr_of, vie
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device, get_device
 from splat_py.gpu.kernels import UserType
-from splat_py.gpu.tensors import check_background
 from splat_py.scene.camera import Camera
 from splat_py.scene.dataset import Dataset
 from splat_py.shaders.functions import ShaderModule
@@ -207,7 +206,8 @@ class VolumeTrainer:
         # Steps done.
         self.step = resume.step if resume else 0
         self.box = Box.of(resume.state["box"] if resume else box)
-        self.background = check_background(resume.state["background"] if resume else background)
+        behind = resume.state["background"] if resume else background
+        self.background = finite_array("background", behind, (3,)).astype(np.float32)
         self._batches = Batches(self.device, views)
         self._behind = self.device.memory.array(self.background)
         self._images: dict[int, tuple[RayImage, RayImage]] = {}

@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from splat_py.fit.run_folder import require_layout
 from splat_py.gpu.arrays import Array
 from splat_py.gpu.device import Device
 from splat_py.gpu.kernels import UserType
-from splat_py.gpu.tensors import check_background
 from splat_py.shaders import ShaderModule
 from splat_py.shaders.declarations import MOST_SOURCE, SlangSource
 from splat_py.shaders.field_functions import MOST_PARAMS, first_values, params_of
@@ -87,7 +86,7 @@ class SlangField(Field):
     def new(cls, kind: UserType | ShaderModule, box: ArrayLike, background: ArrayLike = (0.0, 0.0, 0.0), seed: int = 0) -> Self:
         """Make a field with the initial numbers from `first` in the source."""
         own = FIELD.own(kind)
-        return cls(own, torch.from_numpy(first_values(own, seed)), Box.of(box).numpy(), check_background(background))
+        return cls(own, torch.from_numpy(first_values(own, seed)), Box.of(box).numpy(), cast(Any, background))
 
     @property
     def steps_per_unit(self) -> float:

@@ -273,7 +273,7 @@ def test_camera_in_a_wall() -> None:
         ({"resolutions": (1,)}, "resolutions is"),
         ({"steps_per_resolution": 0}, "steps_per_resolution is 0"),
         ({"sh_degree": 3}, "sh_degree is 3"),
-        ({"background": (0, 0)}, "background is"),
+        ({"background": (0, 0)}, "background has shape"),
         ({"background": "red"}, "background is 'red'; give numbers"),
         ({"rate": 0.0}, "rate is 0"),
         ({"total_variation": -1.0}, "total_variation is -1"),
