@@ -18,6 +18,7 @@ from splat_py.volume.config import VolumeConfig
 from tests.refusals import refused
 from tests.scene.captures import ring, write_transforms
 
+FIELD = splat.volume.RadianceField(torch.ones(2, 2, 2), torch.ones(2, 2, 2, 1, 3), [[0] * 3, [1] * 3], [0, 0, 0])
 CAMERA = {"viewmat": np.eye(4), "K": np.diag([9.0, 9, 1]), "width": 8, "height": 6}
 
 
@@ -44,22 +45,20 @@ def test_numbers_of_other_libraries_are_numbers(tmp_path: Path) -> None:
     ids=str,
 )
 def test_cameras(argument: dict[str, Any], message: str) -> None:
-    field = splat.volume.RadianceField(torch.ones(2, 2, 2), torch.ones(2, 2, 2, 1, 3), [[0] * 3, [1] * 3], [0, 0, 0])
-    for function in (splat.Camera, field.render):
+    for function in (splat.Camera, FIELD.render):
         refused(message, function, **CAMERA | argument)
 
 
 @pytest.mark.parametrize("value", ["far", math.nan, 10**400, [[1], 2], None], ids=repr)
 def test_where_cameras_go_and_rays_march(value: Any) -> None:
     camera, origin, sides = splat.Camera(**CAMERA), np.zeros(3), {"width": 8, "height": 6}
-    field = splat.volume.RadianceField(torch.ones(2, 2, 2), torch.ones(2, 2, 2, 1, 3), [[0] * 3, [1] * 3], [0, 0, 0])
     calls: list[tuple[Any, dict[str, Any]]] = [
         (splat.Camera.look_at, {"eye": origin, "target": [0, 0, 1], "up": [0, 1, 0], "fov_y_degrees": 40, **sides}),
         (splat.Camera.posed, {"position": origin, "turn": np.eye(3), "fov_y_degrees": 40, **sides}),
         (camera.resized, sides),
         (camera.moved, {"rotation": origin, "translation": origin}),
         (camera.scaled, {"factor": 2}),
-        (partial(field.march, torch.zeros(1, 3), torch.ones(1, 3)), {"seed": 0} | ({"steps_per_unit": 1} if value else {})),
+        (partial(FIELD.march, torch.zeros(1, 3), torch.ones(1, 3)), {"seed": 0} | ({"steps_per_unit": 1} if value else {})),
     ]
     for function, given in calls:
         for name in given:

@@ -43,9 +43,9 @@ def instances(kind: type[T], name: str, values: Iterable[T]) -> list[T]:
     return listed
 
 
-def as_numpy(name: str, values: ArrayLike, dtype: DTypeLike | None = None) -> NDArray[Any]:
-    """Return an argument's numbers as an array, by default of their own type; SplatError if it holds something else. A tensor
-    may be on a GPU, require a gradient, or belong to torch.func.jvp."""
+def as_numpy(name: str, values: ArrayLike, dtype: DTypeLike | None = None, wanted: str = "give numbers") -> NDArray[Any]:
+    """Return an argument's numbers as an array, by default of their own type; SplatError, with what is `wanted`, if it holds
+    something else. A tensor may be on a GPU, require a gradient, or belong to torch.func.jvp."""
     given: Any = values
     try:
         if hasattr(given, "detach"):
@@ -56,7 +56,7 @@ def as_numpy(name: str, values: ArrayLike, dtype: DTypeLike | None = None) -> ND
                 given = given.tolist()
         return np.asarray(given, dtype)
     except (TypeError, ValueError, OverflowError):
-        raise SplatError(f"{name} is {shown(values)}; give numbers") from None
+        raise SplatError(f"{name} is {shown(values)}; {wanted}") from None
 
 
 def finite_array(name: str, values: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -67,3 +67,12 @@ def finite_array(name: str, values: ArrayLike, shape: tuple[int, ...]) -> NDArra
     if not np.isfinite(found).all():
         raise SplatError(f"{name} holds NaN or infinity; pass finite numbers")
     return found
+
+
+def background_of(background: ArrayLike) -> NDArray[np.float32]:
+    """Return rgb [3]; SplatError unless it is three numbers from 0 to 1."""
+    wanted = "it must be three numbers from 0 to 1"
+    rgb = as_numpy("background", background, np.float32, wanted)
+    if rgb.shape != (3,) or not ((rgb >= 0) & (rgb <= 1)).all():
+        raise SplatError(f"background is {shown(background)}; {wanted}")
+    return rgb

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from splat_py.base.arguments import as_numpy, background_of
 from splat_py.base.errors import SplatError
 from splat_py.base.files import Layout, regular, save_tensors
 from splat_py.fit.run_folder import reading, require_layout, whole_number
@@ -50,12 +51,7 @@ def to_picture(pixels: Any, background: ArrayLike = (1.0, 1.0, 1.0), name: str =
         background: rgb from 0 to 1, behind pictures with alpha.
         name: the array's name in messages.
     """
-    try:
-        behind, array = np.asarray(background, np.float32), np.asarray(pixels)
-    except (ValueError, TypeError):
-        behind = array = np.zeros(0, np.float32)
-    if behind.shape != (3,) or not ((behind >= 0) & (behind <= 1)).all():
-        raise SplatError(f"background is {background!r}; it must be three numbers from 0 to 1")
+    behind, array = background_of(background), as_numpy(name, pixels)
     if array.ndim == 2:
         array = array[..., None]
     if array.ndim != 3 or array.shape[2] not in (1, 3, 4) or array.size == 0:

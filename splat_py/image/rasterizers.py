@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from splat_py.base.arguments import background_of
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import require_number, shown
 from splat_py.gpu.accumulation import alert_not_deterministic
@@ -335,12 +336,8 @@ def render(
         raise SplatError(f"params is {getattr(params, 'dtype', type(params).__name__)}; it must be a float32 tensor")
     check_shape(params.shape)
     size = check_size(width, height)
-    try:
-        behind = torch.as_tensor(background, dtype=torch.float32, device=params.device)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        behind = torch.empty(0)
-    if behind.shape != (3,) or not bool(((behind >= 0) & (behind <= 1)).all()):
-        raise SplatError(f"background is {shown(background)}; it must be three numbers from 0 to 1")
+    background_of(background)
+    behind = torch.as_tensor(background, dtype=torch.float32, device=params.device)
     picture, _ = _Render.apply(has_tangent(params), params, *size, method)
     # Inside a transformation torch wraps `behind` too, even where it has no derivative.
     if not has_derivative(background) and not behind.any():

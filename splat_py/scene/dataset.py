@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from splat_py.base.arguments import background_of
 from splat_py.base.errors import SplatError
 from splat_py.base.fields import LARGEST, require_number, shown
 from splat_py.base.files import refusing, regular
@@ -243,10 +244,7 @@ def _read(root: Path, format: str) -> tuple[list[Capture], int | None]:
 def _background(background: ArrayLike | None, views: Sequence[View]) -> NDArray[np.float32]:
     if background is None:
         return np.full(3, any(view.has_alpha for view in views), dtype=np.float32)
-    color = np.asarray(background, dtype=np.float32)
-    if color.shape != (3,) or not ((color >= 0) & (color <= 1)).all():
-        raise SplatError(f"background is {background}; it must be three numbers from 0 to 1")
-    return color
+    return background_of(background)
 
 
 def _scene_scale(cameras: Sequence[Camera], points: Points | None) -> float:
